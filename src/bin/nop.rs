@@ -1,0 +1,2 @@
+//! What a stopped sidecar runs.
+fn main() {}

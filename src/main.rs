@@ -1,0 +1,2 @@
+//! The command line: parse, dispatch, exit code.
+fn main() {}

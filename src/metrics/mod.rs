@@ -1,0 +1,4 @@
+//! What is measured, in closed sets of labels: never a name of a pod, a namespace or an image.
+
+pub mod controller;
+pub mod webhook;
