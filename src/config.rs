@@ -1,0 +1,196 @@
+//! The command line and the environment become one checked [`Command`]; nobody else reads either.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::inject::InjectArgs;
+
+/// Holds a Tekton TaskRun's first step until every sidecar is ready, and brings the sidecars to a stop when the last step
+/// is done.
+///
+/// In a cluster the Helm chart runs `webhook` and `controller`. On your own machine, `inject` shows what the webhook would
+/// make of a pod.
+#[derive(Debug, Parser)]
+#[command(name = "kickstand", version, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A subcommand with its settings.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the admission webhook: gate the first step of TaskRun pods that have sidecars
+    Webhook(WebhookArgs),
+    /// Run the controller: open gates, stop sidecars, keep the webhook's certificates
+    Controller(ControllerArgs),
+    /// Show offline what the webhook makes of a pod
+    Inject(InjectArgs),
+    /// Open every gate that is still shut, before Kickstand is removed or in an emergency
+    Release(ReleaseArgs),
+}
+
+/// How to log.
+#[derive(Clone, Debug, Args)]
+pub struct LogArgs {
+    /// One JSON object a line, or text for people
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, env = "KICKSTAND_LOG_FORMAT")]
+    pub log_format: LogFormat,
+    /// A level, or directives such as `info,kickstand::controller=debug`
+    #[arg(long, default_value = "info", env = "KICKSTAND_LOG_LEVEL", value_name = "FILTER")]
+    pub log_level: String,
+}
+
+/// A log's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum LogFormat {
+    Json,
+    Text,
+}
+
+/// `kickstand webhook`.
+#[derive(Debug, Args)]
+pub struct WebhookArgs {
+    /// Where to serve HTTPS to the API server
+    #[arg(long, default_value = "0.0.0.0:10250", value_name = "ADDRESS:PORT")]
+    pub listen_address: SocketAddr,
+    /// Where to serve /livez, /readyz and /metrics, over plain HTTP
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub admin_address: SocketAddr,
+    /// A folder with tls.crt and tls.key; read again when they change
+    #[arg(long, default_value = "/etc/kickstand/tls", value_name = "FOLDER")]
+    pub tls_dir: PathBuf,
+    /// The namespace that Kickstand runs in
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+    pub namespace: String,
+    /// The Lease that shows whether a controller is alive: without one, no pod is gated
+    #[arg(long, default_value = "kickstand-controller", value_name = "NAME")]
+    pub lease_name: String,
+    /// Refuse a larger request (413). The API server sends at most two objects of 3 MiB
+    #[arg(long, default_value_t = 7 * 1024 * 1024, value_name = "BYTES")]
+    pub max_body_bytes: usize,
+    /// Refuse more reviews at a time (503); the API server then admits the pods ungated
+    #[arg(long, default_value_t = 256, value_name = "COUNT")]
+    pub max_concurrent_reviews: usize,
+    /// Give up on a review after this long; less than the webhook configuration's timeoutSeconds
+    #[arg(long, default_value = "4s", value_parser = duration, value_name = "DURATION")]
+    pub review_deadline: Duration,
+    /// On SIGTERM, serve on for this long while endpoints forget this pod
+    #[arg(long, default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    pub drain_grace: Duration,
+    /// On SIGTERM, close what is still open after this long
+    #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION")]
+    pub drain_deadline: Duration,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+}
+
+/// `kickstand controller`.
+#[derive(Debug, Args)]
+pub struct ControllerArgs {
+    /// Where to serve /livez, /readyz and /metrics, over plain HTTP
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub admin_address: SocketAddr,
+    /// The namespace that Kickstand runs in
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+    pub namespace: String,
+    /// This process among its replicas: the pod's name
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: String,
+    /// The Lease by which one replica leads; the webhook reads it too
+    #[arg(long, default_value = "kickstand-controller", value_name = "NAME")]
+    pub lease_name: String,
+    /// The image that a stopped sidecar runs
+    #[arg(long, value_name = "IMAGE")]
+    pub nop_image: String,
+    /// How the names of Tekton's own nop images start: what runs one has been stopped by Tekton
+    #[arg(long, value_delimiter = ',', value_name = "PREFIX,…")]
+    pub tekton_nop_images: Vec<String>,
+    /// Look after these namespaces alone; without it, after the whole cluster
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub watch_namespaces: Vec<String>,
+    /// Make and renew the webhook's certificates, and fill its caBundle
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
+    pub manage_certificates: bool,
+    /// The MutatingWebhookConfiguration whose caBundle is kept
+    #[arg(long, default_value = "kickstand", value_name = "NAME")]
+    pub webhook_configuration: String,
+    /// The Service that the certificate is made out to
+    #[arg(long, default_value = "kickstand-webhook", value_name = "NAME")]
+    pub webhook_service: String,
+    /// The Secret that holds the CA
+    #[arg(long, default_value = "kickstand-ca", value_name = "NAME")]
+    pub ca_secret: String,
+    /// The Secret that holds the webhook's certificate, mounted by its pods
+    #[arg(long, default_value = "kickstand-webhook-tls", value_name = "NAME")]
+    pub tls_secret: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+}
+
+/// `kickstand release`.
+#[derive(Debug, Args)]
+#[command(after_help = "EXAMPLE\n  kickstand release --delete-webhook    # what `helm uninstall` runs first")]
+pub struct ReleaseArgs {
+    /// Delete the MutatingWebhookConfiguration first, so that no new pod is gated
+    #[arg(long)]
+    pub delete_webhook: bool,
+    /// Its name
+    #[arg(long, default_value = "kickstand", value_name = "NAME")]
+    pub webhook_configuration: String,
+    /// Release these namespaces alone; without it, the whole cluster
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub watch_namespaces: Vec<String>,
+    /// Give up after this long, and name the pods that are left
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    pub deadline: Duration,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+}
+
+impl Command {
+    /// How this command is to log; `None` for one that only prints.
+    #[must_use]
+    pub fn log(&self) -> Option<&LogArgs> {
+        match self {
+            Self::Webhook(args) => Some(&args.log),
+            Self::Controller(args) => Some(&args.log),
+            Self::Release(args) => Some(&args.log),
+            Self::Inject(_) => None,
+        }
+    }
+}
+
+/// `5s`, `2m`; not negative.
+fn duration(text: &str) -> Result<Duration, String> {
+    let read: jiff::SignedDuration =
+        text.parse().map_err(|_| "not a duration: write it as 500ms, 5s or 2m".to_owned())?;
+    Duration::try_from(read).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[rstest::rstest]
+    #[case("5s", Ok(Duration::from_secs(5)))]
+    #[case("2m", Ok(Duration::from_mins(2)))]
+    #[case("-1s", Err("a duration cannot be negative".to_owned()))]
+    #[case("5", Err("not a duration: write it as 500ms, 5s or 2m".to_owned()))]
+    fn a_duration_is_read_or_explained(#[case] text: &str, #[case] expected: Result<Duration, String>) {
+        assert_eq!(duration(text), expected);
+    }
+}
