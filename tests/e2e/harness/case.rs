@@ -1,0 +1,55 @@
+//! Cases and their groups.
+
+use futures::future::BoxFuture;
+
+use super::scene::Scene;
+
+/// What a case does; an error is what was seen that should not be, or not seen that should.
+pub(crate) type Test = for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, anyhow::Result<()>>;
+
+/// Something that must be seen on a real cluster.
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// A sentence.
+    pub(crate) name: String,
+    pub(crate) test: Test,
+}
+
+impl Case {
+    /// The function's name is the case's.
+    pub(crate) fn new(function: &str, test: Test) -> Self {
+        Self { name: function.rsplit("::").next().unwrap_or(function).trim().replace('_', " "), test }
+    }
+}
+
+/// Cases that share Tekton's settings. They run side by side, unless they disturb each other.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    /// What is special about it, for people.
+    pub(crate) about: &'static str,
+    /// Tekton's feature flags that differ from its defaults.
+    pub(crate) flags: &'static [(&'static str, &'static str)],
+    /// What Tekton stops sidecars with.
+    pub(crate) nop: TektonNop,
+    /// They take Kickstand down, so: one by one, and it is put right after each.
+    pub(crate) disturbing: bool,
+    pub(crate) cases: Vec<Case>,
+}
+
+/// Tekton's `-nop-image`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TektonNop {
+    /// The one it was installed with.
+    Its,
+    /// Ours, as the documentation recommends.
+    Ours,
+}
+
+/// A list of cases from the functions that they are.
+macro_rules! cases {
+    ($($test:path),* $(,)?) => {
+        vec![$($crate::harness::case::Case::new(stringify!($test), |scene| Box::pin($test(scene)))),*]
+    };
+}
+pub(crate) use cases;

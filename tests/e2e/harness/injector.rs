@@ -1,0 +1,179 @@
+//! A webhook that injects sidecars, as a service mesh does: this program serves it to the API server. It is registered
+//! twice, under a name that is called before Kickstand's and under one that is called after it.
+//!
+//! It also serves switches: addresses that a sidecar's readinessProbe asks, so that a case says when it becomes ready.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use axum_server::tls_rustls::RustlsConfig;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::lab::LABEL;
+
+/// Annotation with the containers to inject (JSON), followed by `-before` or `-after`.
+pub(crate) const ANNOTATION: &str = "e2e.kickstand.dev/inject";
+/// Webhook configurations are called in the order of their names; Kickstand's is `zz-kickstand`.
+const NAMES: [&str; 2] = ["aa-e2e-injector", "zzz-e2e-injector"];
+
+/// Whether it is called before or after Kickstand's webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    BeforeOurs = 0,
+    AfterOurs = 1,
+}
+
+impl Order {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::BeforeOurs => "before",
+            Self::AfterOurs => "after",
+        }
+    }
+
+    /// The webhook configuration of that order.
+    pub(crate) fn configuration(self) -> &'static str {
+        NAMES[self as usize]
+    }
+}
+
+/// The server, as long as this lives.
+pub(crate) struct Injector {
+    url: String,
+    host: String,
+    port: u16,
+    certificate: String,
+    switches: Switches,
+}
+
+#[derive(Clone, Default)]
+struct Switches {
+    on: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Injector {
+    /// Serves on the port of `url`, under a certificate for its host. Port 0: any.
+    pub(crate) async fn start(url: &str) -> Result<Self, String> {
+        Self::try_start(url).await.map_err(|error| format!("no injecting webhook at {url}: {error:#}"))
+    }
+
+    async fn try_start(url: &str) -> Result<Self> {
+        let uri: Uri = url.parse().context("no URL")?;
+        let host = uri.host().context("it names no host")?.to_owned();
+        let listener =
+            TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), uri.port_u16().unwrap_or(443)))?;
+        let port = listener.local_addr()?.port();
+        let made = rcgen::generate_simple_self_signed(vec![host.clone()])?;
+        let certificate = made.cert.pem();
+        let tls =
+            RustlsConfig::from_pem(certificate.clone().into_bytes(), made.signing_key.serialize_pem().into_bytes())
+                .await?;
+        let switches = Switches::default();
+        let routes = Router::new()
+            .route("/inject/{order}", post(inject))
+            .route("/switch/{name}", get(switch))
+            .with_state(switches.clone());
+        let server = axum_server::from_tcp_rustls(listener, tls)?;
+        tokio::spawn(async move {
+            if let Err(error) = server.serve(routes.into_make_service()).await {
+                eprintln!("e2e: the injecting webhook ended: {error}");
+            }
+        });
+        Ok(Self { url: format!("https://{host}:{port}"), host, port, certificate, switches })
+    }
+
+    /// Tells the API server of it, for the namespaces of this program alone.
+    pub(crate) async fn register(&self, client: &Client) -> Result<()> {
+        let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
+        for order in [Order::BeforeOurs, Order::AfterOurs] {
+            let configuration: MutatingWebhookConfiguration = serde_json::from_value(json!({
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "MutatingWebhookConfiguration",
+                "metadata": { "name": order.configuration() },
+                "webhooks": [{
+                    "name": format!("{}.e2e.kickstand.dev", order.word()),
+                    "clientConfig": {
+                        "url": format!("{}/inject/{}", self.url, order.word()),
+                        "caBundle": k8s_openapi::ByteString(self.certificate.clone().into_bytes()),
+                    },
+                    "namespaceSelector": { "matchExpressions": [{ "key": LABEL, "operator": "Exists" }] },
+                    "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
+                    // A case that asks for a sidecar must not pass without it.
+                    "failurePolicy": "Fail",
+                    "sideEffects": "None",
+                    "admissionReviewVersions": ["v1"],
+                }],
+            }))?;
+            let apply = PatchParams::apply("kickstand-e2e").force();
+            configurations.patch(order.configuration(), &apply, &Patch::Apply(configuration)).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn unregister(&self, client: &Client) {
+        let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
+        for name in NAMES {
+            if let Err(error) = configurations.delete(name, &DeleteParams::default()).await {
+                eprintln!("e2e: MutatingWebhookConfiguration {name} is left: {error}");
+            }
+        }
+    }
+
+    /// A readinessProbe that succeeds once [`Self::switch_on`] was called with this name.
+    pub(crate) fn probe(&self, name: &str) -> Value {
+        let get = json!({ "scheme": "HTTPS", "host": self.host, "port": self.port, "path": format!("/switch/{name}") });
+        json!({ "readinessProbe": { "httpGet": get, "periodSeconds": 1 } })
+    }
+
+    pub(crate) fn switch_on(&self, name: &str) {
+        self.switches.on.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+}
+
+async fn switch(State(switches): State<Switches>, Path(name): Path<String>) -> StatusCode {
+    let on = switches.on.lock().unwrap_or_else(PoisonError::into_inner).contains(&name);
+    if on { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+async fn inject(Path(order): Path<String>, Json(review): Json<Value>) -> Json<Value> {
+    let pod = &review["request"]["object"];
+    let wanted = pod["metadata"]["annotations"][format!("{ANNOTATION}-{order}")].as_str().unwrap_or("[]");
+    let wanted: Vec<Value> = serde_json::from_str(wanted).unwrap_or_default();
+    let there =
+        |name: &Value| pod["spec"]["containers"].as_array().into_iter().flatten().any(|other| other["name"] == *name);
+    let patch: Vec<Value> = wanted
+        .into_iter()
+        .filter(|container| !there(&container["name"]))
+        .map(|container| json!({ "op": "add", "path": "/spec/containers/-", "value": container }))
+        .collect();
+    let mut response = json!({ "uid": review["request"]["uid"], "allowed": true });
+    if !patch.is_empty() {
+        response["patchType"] = json!("JSONPatch");
+        response["patch"] = json!(k8s_openapi::ByteString(json!(patch).to_string().into_bytes()));
+    }
+    Json(json!({ "apiVersion": review["apiVersion"], "kind": review["kind"], "response": response }))
+}
+
+/// Kickstand's own configurations must come between the two.
+pub(crate) async fn check_order(client: &Client) -> Result<()> {
+    let all = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    for configuration in all.list(&kube::api::ListParams::default()).await? {
+        let name = configuration.name_any();
+        if name.contains("kickstand") && !NAMES.contains(&name.as_str()) {
+            anyhow::ensure!(
+                NAMES[0] < name.as_str() && name.as_str() < NAMES[1],
+                "{name} is not called between the two"
+            );
+        }
+    }
+    Ok(())
+}
