@@ -231,3 +231,6 @@ impl Edit<'_> {
 fn pointer(tokens: &[String]) -> PointerBuf {
     PointerBuf::from_tokens(tokens)
 }
+
+#[cfg(test)]
+mod tests;
