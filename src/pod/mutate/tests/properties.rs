@@ -283,8 +283,6 @@ fn go_waits_for(args: &[String]) -> (Vec<String>, bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
-
     #[test]
     fn the_patch_applies_and_a_second_pass_patches_nothing(
         raw in pod(), first in any_options(), second in any_options(), defaulted in any::<bool>(),

@@ -1,6 +1,7 @@
 //! Pods of every Tekton since 0.1 and of the common injectors, each with what becomes of it. A pod without a sidecar is
 //! shown a second time, after an injector has put one in front: arguments are what most of these files are about.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,7 @@ fn a_pod_becomes(
     let raw = read(&path);
     let mut text = format!("{:#}\n", shown(&raw));
     if matches!(mutate(&raw, LIVE).unwrap().decision, Decision::Ungated(Ungated::NobodyToAwait)) {
-        text += &format!("\nwith a proxy in front:\n{:#}\n", shown(&with_a_proxy_in_front(&raw)));
+        write!(text, "\nwith a proxy in front:\n{:#}\n", shown(&with_a_proxy_in_front(&raw))).unwrap();
     }
     // The note names this build.
     let text = text.replace(&format!(r#"\"version\":\"{}\""#, env!("CARGO_PKG_VERSION")), r#"\"version\":\"0\""#);
