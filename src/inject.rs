@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::slice;
 
+use json_patch::{Patch, PatchOperation};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -329,7 +331,7 @@ fn rendered(place: &Place, mut raw: Value, mutation: &Mutation, output: Output) 
     if output == Output::Patch {
         return Ok(format!("{}\n", json!(mutation.patch)));
     }
-    json_patch::patch(&mut raw, &mutation.patch).map_err(|error| internal(error.to_string()))?;
+    apply(&mut raw, &mutation.patch).map_err(|error| internal(error.to_string()))?;
     match output {
         Output::Json => Ok(format!("{raw:#}\n")),
         Output::Yaml | Output::Patch => {
@@ -339,6 +341,21 @@ fn rendered(place: &Place, mut raw: Value, mutation: &Mutation, output: Output) 
             serde_saphyr::to_string_with_options(&Yaml(&raw), options).map_err(|error| internal(error.to_string()))
         }
     }
+}
+
+/// Applies a patch. What is removed from an object leaves the order of the rest alone, which `json_patch` does not see to.
+fn apply(raw: &mut Value, patch: &Patch) -> Result<(), json_patch::PatchError> {
+    for operation in &patch.0 {
+        if let PatchOperation::Remove(remove) = operation
+            && let Some((parent, key)) = remove.path.split_back()
+            && let Some(Value::Object(fields)) = raw.pointer_mut(parent.as_str())
+        {
+            fields.shift_remove(key.decoded().as_ref());
+        } else {
+            json_patch::patch(raw, slice::from_ref(operation))?;
+        }
+    }
+    Ok(())
 }
 
 /// A value as YAML that kubectl's reader takes, too.

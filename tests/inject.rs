@@ -178,6 +178,14 @@ fn a_patch_is_what_the_webhook_would_answer() {
 }
 
 #[test]
+fn what_is_removed_leaves_the_order_of_the_rest_alone() {
+    let annotations = "  annotations: {kickstand.dev/ready: x, b: '1', a: '2', c: '3'}\n  labels:";
+    let (stdout, _) = piped("json", POD.replace("  labels:", annotations)).ok();
+    let keys: Vec<String> = json(&stdout)[0]["metadata"]["annotations"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(keys, ["b", "a", "c", "kickstand.dev/injected"]);
+}
+
+#[test]
 fn a_pod_that_is_left_alone_comes_out_unchanged_and_says_why() {
     let (stdout, stderr) = piped("json", PLAIN).ok();
     assert_eq!(json(&stdout), json(PLAIN));
