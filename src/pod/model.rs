@@ -346,7 +346,7 @@ impl Pod {
 }
 
 /// Go writes a nil slice or map as `null` where the field has no `omitempty`.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(super) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,
