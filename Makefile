@@ -56,6 +56,7 @@ images: build ## Both images, without a daemon
 .PHONY: deps
 deps: ## Install the Debian packages that images and the test cluster need (as root)
 	$(CLUSTER) deps
+	@command -v shellcheck >/dev/null || { echo "installing shellcheck"; apt-get install -y --no-install-recommends shellcheck >/dev/null; }
 
 .PHONY: down
 down: ## End the test cluster; builds stay cached

@@ -133,6 +133,7 @@ impl Settings {
             }
             let read = entry
                 .split_once('=')
+                .filter(|(name, _)| !name.trim().is_empty())
                 .ok_or_else(|| "is not name=duration".to_owned())
                 .and_then(|(name, time)| duration(time.trim()).map(|time| (name.trim().to_owned(), time)));
             match read {
@@ -160,8 +161,10 @@ impl Settings {
 
 impl Malformed {
     fn new(key: &'static str, value: &str, why: impl Into<String>, instead: &'static str) -> Self {
-        // A value is a tenant's: it goes into messages, so it must not be able to flood them.
-        Self { key, value: value.chars().take(64).collect(), why: why.into(), instead }
+        // A value is a tenant's: it goes into messages, so it must neither flood nor break them. (A warning with a control
+        // character in it is dropped by the API server.)
+        let value = value.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Self { key, value, why: why.into(), instead }
     }
 }
 
@@ -270,5 +273,167 @@ impl Reason {
     #[must_use]
     pub fn is_warning(self) -> bool {
         !matches!(self, Self::GateOpened | Self::SidecarsStopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(key: &str, value: &str) -> (Settings, Vec<Malformed>) {
+        Settings::of(&Pod::from_raw(&json!({ "metadata": { "annotations": { key: value } } })).unwrap())
+    }
+
+    #[rstest]
+    #[case::no_map(json!({}))]
+    #[case::a_null_map(json!({ "annotations": null }))]
+    #[case::an_empty_map(json!({ "annotations": {} }))]
+    #[case::others_annotations(json!({ "annotations": { "tekton.dev/gate": "false", "kickstand.dev/injected": "{" } }))]
+    fn what_is_not_set_has_its_default(#[case] metadata: serde_json::Value) {
+        let read = Settings::of(&Pod::from_raw(&json!({ "metadata": metadata })).unwrap());
+        assert_eq!(read, (Settings::default(), vec![]));
+    }
+
+    #[test]
+    fn by_default_everything_is_on_and_nothing_is_special() {
+        let settings = Settings::default();
+        assert!(settings.gate && settings.stop && !settings.keep_logs);
+        assert_eq!(settings.gate_timeout, GateTimeout::Default);
+        assert!(!settings.ignores("web") && settings.finish("web").is_none());
+    }
+
+    #[rstest]
+    #[case::gate(GATE, "false", Settings { gate: false, ..Settings::default() })]
+    #[case::gate_on(GATE, "true", Settings::default())]
+    #[case::stop(STOP, "false", Settings { stop: false, ..Settings::default() })]
+    #[case::keep_logs(KEEP_LOGS, "true", Settings { keep_logs: true, ..Settings::default() })]
+    #[case::with_blanks(KEEP_LOGS, " true\n", Settings { keep_logs: true, ..Settings::default() })]
+    fn a_switch_is_read(#[case] key: &str, #[case] value: &str, #[case] settings: Settings) {
+        assert_eq!(read(key, value), (settings, vec![]));
+    }
+
+    #[rstest]
+    #[case("5m", GateTimeout::After(SignedDuration::from_mins(5)))]
+    #[case("90s", GateTimeout::After(SignedDuration::from_secs(90)))]
+    #[case("1h30m", GateTimeout::After(SignedDuration::from_mins(90)))]
+    #[case("0", GateTimeout::Never)]
+    #[case("0s", GateTimeout::Never)]
+    fn a_timeout_is_read(#[case] value: &str, #[case] timeout: GateTimeout) {
+        assert_eq!(read(GATE_TIMEOUT, value), (Settings { gate_timeout: timeout, ..Settings::default() }, vec![]));
+    }
+
+    #[rstest]
+    #[case::gate(
+        GATE,
+        "no",
+        "annotation kickstand.dev/gate: \"no\" is neither \"true\" nor \"false\"; the first step is gated"
+    )]
+    #[case::case_matters(
+        GATE,
+        "False",
+        "annotation kickstand.dev/gate: \"False\" is neither \"true\" nor \"false\"; the first step is gated"
+    )]
+    #[case::empty(
+        STOP,
+        "",
+        "annotation kickstand.dev/stop: \"\" is neither \"true\" nor \"false\"; sidecars are stopped"
+    )]
+    #[case::keep_logs(
+        KEEP_LOGS,
+        "1",
+        "annotation kickstand.dev/keep-logs: \"1\" is neither \"true\" nor \"false\"; logs are kept where it costs nothing"
+    )]
+    #[case::no_unit(
+        GATE_TIMEOUT,
+        "5",
+        "annotation kickstand.dev/gate-timeout: \"5\" is no duration such as 90s or 5m; the default timeout holds"
+    )]
+    #[case::too_long(
+        GATE_TIMEOUT,
+        "99999999999999999h",
+        "annotation kickstand.dev/gate-timeout: \"99999999999999999h\" is no duration such as 90s or 5m; the default timeout holds"
+    )]
+    #[case::negative(
+        GATE_TIMEOUT,
+        "-5m",
+        "annotation kickstand.dev/gate-timeout: \"-5m\" is negative; the default timeout holds"
+    )]
+    #[case::no_time(
+        FINISH,
+        "uploader",
+        "annotation kickstand.dev/finish: \"uploader\" is not name=duration; it is stopped with the others"
+    )]
+    #[case::no_name(
+        FINISH,
+        "=60s",
+        "annotation kickstand.dev/finish: \"=60s\" is not name=duration; it is stopped with the others"
+    )]
+    #[case::a_bad_time(
+        FINISH,
+        "uploader=soon",
+        "annotation kickstand.dev/finish: \"uploader=soon\" is no duration such as 90s or 5m; it is stopped with the others"
+    )]
+    #[case::a_line_break(
+        GATE,
+        "a\nb",
+        "annotation kickstand.dev/gate: \"a b\" is neither \"true\" nor \"false\"; the first step is gated"
+    )]
+    fn a_malformed_value_says_so_and_the_default_holds(#[case] key: &str, #[case] value: &str, #[case] message: &str) {
+        let (settings, malformed) = read(key, value);
+        assert_eq!(settings, Settings::default());
+        assert_eq!(malformed.iter().map(ToString::to_string).collect::<Vec<_>>(), [message]);
+    }
+
+    #[test]
+    fn a_long_value_is_shortened_in_what_is_said() {
+        let (_, malformed) = read(GATE, &"é".repeat(10_000));
+        assert_eq!(malformed[0].value.chars().count(), 64);
+    }
+
+    #[test]
+    fn one_malformed_entry_leaves_the_others_standing() {
+        let (settings, malformed) = read(FINISH, "uploader=60s, nonsense ,sidecar-mirror=1m,");
+        assert_eq!(settings.finish("uploader"), Some(SignedDuration::from_secs(60)));
+        assert_eq!(settings.finish("sidecar-mirror"), Some(SignedDuration::from_secs(60)));
+        assert_eq!(malformed.len(), 1);
+    }
+
+    #[rstest]
+    #[case::by_its_name("web", "web", true)]
+    #[case::by_its_name_in_the_task("web", "sidecar-web", true)]
+    #[case::by_its_name_in_the_pod("sidecar-web", "sidecar-web", true)]
+    #[case::not_by_more_than_its_name("sidecar-web", "web", false)]
+    #[case::not_by_a_part_of_it("web", "web-cache", false)]
+    #[case::one_of_several("vault-agent, web ,", "web", true)]
+    #[case::nobody(",", "", false)]
+    fn a_container_is_ignored(#[case] value: &str, #[case] container: &str, #[case] ignored: bool) {
+        assert_eq!(read(IGNORE, value).0.ignores(container), ignored);
+    }
+
+    #[rstest]
+    #[case::out(json!({ "kickstand.dev/inject": "false" }), true)]
+    #[case::in_(json!({ "kickstand.dev/inject": "true" }), false)]
+    #[case::unset(json!({}), false)]
+    fn a_pod_opts_out_by_its_label(#[case] labels: serde_json::Value, #[case] out: bool) {
+        assert_eq!(opted_out(&Pod::from_raw(&json!({ "metadata": { "labels": labels } })).unwrap()), out);
+    }
+
+    #[rstest]
+    #[case::ours(r#"{"web":{"image":"nginx","at":"2026-01-15T10:00:00Z"}}"#, 1)]
+    #[case::cut_off(r#"{"web":{"#, 0)]
+    #[case::of_another_shape(r#"["web"]"#, 0)]
+    fn what_was_stopped_is_read_if_it_is_ours(#[case] value: &str, #[case] count: usize) {
+        let pod = Pod::from_raw(&json!({ "metadata": { "annotations": { ORIGINAL_IMAGES: value } } })).unwrap();
+        assert_eq!(stopped(&pod).len(), count);
+    }
+
+    #[test]
+    fn every_reason_has_its_own_word() {
+        let words: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
+        assert!(words.iter().all(|word| word.starts_with("Kickstand")));
     }
 }

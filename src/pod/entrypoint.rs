@@ -40,7 +40,7 @@ const VALUED: [&str; 19] = [
 struct Flag<'a> {
     name: &'a str,
     value: Option<&'a str>,
-    /// Where the value stands; the same as the flag's own place where it is written `-flag=value`.
+    /// Where the value stands, if there is one; the flag's own place where it is written `-flag=value`.
     value_at: usize,
 }
 
@@ -117,6 +117,10 @@ pub enum Unknown {
     /// writes. No version of Tekton does this to a first step.
     #[error("its first step waits for a file without -wait_file_content")]
     WaitsForExistence,
+    /// `-wait_file` is the last argument, or its value is the `--` that should have ended the flags: the entrypoint will
+    /// not start the step anyway.
+    #[error("its first step has a -wait_file without a value")]
+    NoValue,
 }
 
 /// Makes an entrypoint wait for the gate too: merged into what it waits for already, never a second `-wait_file` (of two
@@ -132,9 +136,154 @@ pub fn wait_for_gate(args: &[String]) -> Result<Option<Change>, Unknown> {
     match flags.last("wait_file") {
         None => Ok(Some(Change::Prepend(["-wait_file".into(), GATE_FILE.into(), "-wait_file_content".into()]))),
         Some(_) if !flags.is_set("wait_file_content") => Err(Unknown::WaitsForExistence),
-        Some(flag) => {
-            let argument = &args[flag.value_at];
-            Ok(Some(Change::Replace(flag.value_at, format!("{argument},{GATE_FILE}"))))
+        Some(flag) => match args.get(flag.value_at).filter(|argument| flag.value.is_some() && *argument != "--") {
+            Some(argument) => Ok(Some(Change::Replace(flag.value_at, format!("{argument},{GATE_FILE}")))),
+            None => Err(Unknown::NoValue),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn args(text: &str) -> Vec<String> {
+        text.split(' ').filter(|arg| !arg.is_empty()).map(|arg| arg.trim_matches('\'').to_owned()).collect()
+    }
+
+    /// The arguments after the change.
+    fn changed(before: &str) -> String {
+        let mut args = args(before);
+        match wait_for_gate(&args).unwrap() {
+            Some(Change::Replace(at, argument)) => args[at] = argument,
+            Some(Change::Prepend(arguments)) => {
+                args.splice(0..0, arguments);
+            }
+            None => {}
         }
+        args.join(" ")
+    }
+
+    #[rstest]
+    #[case::two_arguments(
+        "-wait_file /tekton/downward/ready -wait_file_content -post_file /tekton/run/0/out -- true",
+        "-wait_file /tekton/downward/ready,/kickstand/ready -wait_file_content -post_file /tekton/run/0/out -- true"
+    )]
+    #[case::two_dashes(
+        "--wait_file /a --wait_file_content -- true",
+        "--wait_file /a,/kickstand/ready --wait_file_content -- true"
+    )]
+    #[case::one_argument(
+        "-wait_file=/a -wait_file_content -- true",
+        "-wait_file=/a,/kickstand/ready -wait_file_content -- true"
+    )]
+    #[case::one_argument_with_two_dashes(
+        "--wait_file=/a --wait_file_content=true -- true",
+        "--wait_file=/a,/kickstand/ready --wait_file_content=true -- true"
+    )]
+    #[case::the_flag_for_content_in_front(
+        "-wait_file_content -wait_file /a -- true",
+        "-wait_file_content -wait_file /a,/kickstand/ready -- true"
+    )]
+    #[case::several_files_already(
+        "-wait_file /a,/b -wait_file_content -- true",
+        "-wait_file /a,/b,/kickstand/ready -wait_file_content -- true"
+    )]
+    #[case::no_file_yet(
+        "-wait_file '' -wait_file_content -- true",
+        "-wait_file ,/kickstand/ready -wait_file_content -- true"
+    )]
+    fn a_wait_that_is_there_is_merged_into(#[case] before: &str, #[case] after: &str) {
+        assert_eq!(changed(before), after);
+    }
+
+    #[rstest]
+    #[case::none("-post_file /tekton/run/0/out -entrypoint echo -- hello")]
+    #[case::only_the_users("-post_file /tekton/run/0/out -- prog -wait_file /a -wait_file_content")]
+    #[case::only_as_another_flags_value("-entrypoint -wait_file -post_file /tekton/run/0/out -- hello")]
+    fn where_nothing_waits_a_wait_is_put_in_front(#[case] before: &str) {
+        assert_eq!(changed(before), format!("-wait_file /kickstand/ready -wait_file_content {before}"));
+    }
+
+    #[rstest]
+    #[case::merged("-wait_file /a -wait_file_content -post_file /0 -- -wait_file /b")]
+    #[case::in_front("-post_file /0 -- true")]
+    #[case::of_two("-wait_file /a -wait_file /b -wait_file_content -- true")]
+    fn a_second_call_changes_nothing(#[case] before: &str) {
+        let once = changed(before);
+        assert_eq!(wait_for_gate(&args(&once)), Ok(None), "{once}");
+    }
+
+    #[rstest]
+    #[case("-wait_file /a -wait_file_content -- true")]
+    #[case("-post_file /0 -- true")]
+    #[case("-wait_file /a -wait_file /b -wait_file_content -- true")]
+    fn a_second_wait_file_is_never_added(#[case] before: &str) {
+        let count = |text: &str| args(text).iter().filter(|arg| *arg == "-wait_file").count();
+        assert_eq!(count(&changed(before)), count(before).max(1));
+    }
+
+    #[test]
+    fn of_two_wait_files_the_last_holds_as_in_go() {
+        let before = "-wait_file /lost -wait_file /held -wait_file_content -- true";
+        assert_eq!(Flags::read(&args(before)).waits_for().collect::<Vec<_>>(), ["/held"]);
+        assert_eq!(changed(before), "-wait_file /lost -wait_file /held,/kickstand/ready -wait_file_content -- true");
+        // A gate in the one that is lost is no gate.
+        let lost = "-wait_file /kickstand/ready -wait_file /held -wait_file_content -- true";
+        assert_eq!(
+            changed(lost),
+            "-wait_file /kickstand/ready -wait_file /held,/kickstand/ready -wait_file_content -- true"
+        );
+    }
+
+    #[rstest]
+    #[case::absent("-wait_file /a -post_file /0 -- true")]
+    #[case::switched_off("-wait_file /a -wait_file_content=false -- true")]
+    #[case::switched_off_later("-wait_file /a -wait_file_content -wait_file_content=0 -- true")]
+    #[case::only_the_users("-wait_file /a -post_file /0 -- -wait_file_content")]
+    fn a_wait_for_mere_existence_is_left_alone(#[case] before: &str) {
+        assert_eq!(wait_for_gate(&args(before)), Err(Unknown::WaitsForExistence));
+    }
+
+    #[rstest]
+    #[case::nothing_follows("-post_file /0 -wait_file_content -wait_file")]
+    #[case::the_end_of_the_flags_follows("-wait_file_content -wait_file -- true")]
+    fn a_wait_file_without_a_value_is_left_alone(#[case] before: &str) {
+        assert_eq!(wait_for_gate(&args(before)), Err(Unknown::NoValue));
+    }
+
+    #[rstest]
+    #[case::a_flag("-entrypoint -post_file -post_file /tekton/run/0/out --", "entrypoint", Some("-post_file"))]
+    #[case::the_flag_behind_it(
+        "-entrypoint -post_file -post_file /tekton/run/0/out --",
+        "post_file",
+        Some("/tekton/run/0/out")
+    )]
+    #[case::two_dashes("-entrypoint -- -post_file /tekton/run/0/out --", "post_file", Some("/tekton/run/0/out"))]
+    #[case::an_equals_sign("-basic-git=secret=git -post_file=/a=b --", "post_file", Some("/a=b"))]
+    #[case::json("--when_expressions [{\"input\":\"--\"}] -post_file /0 --", "post_file", Some("/0"))]
+    #[case::behind_the_flags("-timeout 5s -- -post_file /0", "post_file", None)]
+    #[case::behind_what_is_no_flag("-timeout 5s prog -post_file /0", "post_file", None)]
+    #[case::behind_a_lone_dash("- -post_file /0", "post_file", None)]
+    #[case::behind_a_boolean("-breakpoint_on_failure -post_file /0 --", "post_file", Some("/0"))]
+    #[case::behind_a_newer_flag_with_a_value("-of_tomorrow x -post_file /0 --", "post_file", Some("/0"))]
+    #[case::behind_a_newer_flag_without("-of_tomorrow -post_file /0 --", "post_file", Some("/0"))]
+    #[case::a_newer_flag_at_the_end("-post_file /0 -of_tomorrow -- x -post_file /1", "post_file", Some("/0"))]
+    #[case::of_two_the_last("-post_file /1 -post_file /0 --", "post_file", Some("/0"))]
+    fn a_flags_value_is_what_go_would_read(#[case] text: &str, #[case] name: &str, #[case] value: Option<&str>) {
+        assert_eq!(Flags::read(&args(text)).value(name), value);
+    }
+
+    #[rstest]
+    #[case("-enable_spire --", true)]
+    #[case("--enable_spire=TRUE --", true)]
+    #[case("-enable_spire=f --", false)]
+    #[case("-enable_spire=nonsense --", false)]
+    #[case("-post_file -enable_spire --", false)]
+    #[case("--", false)]
+    fn a_boolean_is_what_go_would_read(#[case] text: &str, #[case] set: bool) {
+        assert_eq!(Flags::read(&args(text)).is_set("enable_spire"), set);
     }
 }

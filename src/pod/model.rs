@@ -220,6 +220,7 @@ pub struct FieldRef {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct Status {
+    #[serde(deserialize_with = "null_is_default")]
     pub phase: Phase,
     #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
@@ -345,7 +346,7 @@ impl Pod {
 }
 
 /// Go writes a nil slice or map as `null` where the field has no `omitempty`.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(super) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,
@@ -367,5 +368,54 @@ impl std::fmt::Display for Probe {
             (_, _, Some(grpc)) => write!(f, "grpc :{}", text(grpc, "port")),
             _ => f.write_str("exec"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing(json!({}))]
+    #[case::null_parts(json!({ "metadata": null, "spec": null, "status": null }))]
+    #[case::null_lists(json!({
+        "metadata": { "labels": null, "annotations": null, "ownerReferences": null, "creationTimestamp": null },
+        "spec": { "containers": null, "initContainers": null, "volumes": null, "restartPolicy": null },
+        "status": { "phase": null, "containerStatuses": null },
+    }))]
+    #[case::fields_of_tomorrow(json!({ "metadata": { "new": [1] }, "spec": { "new": { "a": null } }, "new": true }))]
+    fn what_is_absent_null_or_unknown_is_no_error(#[case] raw: Value) {
+        assert_eq!(Pod::from_raw(&raw).unwrap(), Pod::default());
+    }
+
+    #[rstest]
+    #[case::metadata(json!({ "metadata": 1 }))]
+    #[case::an_annotation(json!({ "metadata": { "annotations": { "a": true } } }))]
+    #[case::containers(json!({ "spec": { "containers": {} } }))]
+    #[case::an_argument(json!({ "spec": { "containers": [{ "args": [1] }] } }))]
+    #[case::a_time(json!({ "metadata": { "creationTimestamp": "yesterday" } }))]
+    #[case::no_object(json!("pod"))]
+    fn a_wrong_type_where_we_read_is_an_error(#[case] raw: Value) {
+        assert!(Pod::from_raw(&raw).is_err());
+    }
+
+    #[test]
+    fn a_value_newer_than_this_build_reads_as_unknown() {
+        let pod =
+            Pod::from_raw(&json!({ "spec": { "restartPolicy": "Once" }, "status": { "phase": "Paused" } })).unwrap();
+        assert_eq!((pod.spec.restart_policy, pod.status.phase), (Some(RestartPolicy::Unknown), Phase::Unknown));
+    }
+
+    #[rstest]
+    #[case(json!({ "httpGet": { "port": 15021, "path": "/healthz/ready" } }), "httpGet :15021/healthz/ready")]
+    #[case(json!({ "httpGet": { "port": "admin" } }), "httpGet :admin")]
+    #[case(json!({ "tcpSocket": { "port": 5432 } }), "tcpSocket :5432")]
+    #[case(json!({ "grpc": { "port": 9000 } }), "grpc :9000")]
+    #[case(json!({ "exec": { "command": ["redis-cli", "ping"] } }), "exec")]
+    fn a_probe_is_named_as_people_would_look_for_it(#[case] raw: Value, #[case] text: &str) {
+        assert_eq!(Probe::deserialize(&raw).unwrap().to_string(), text);
     }
 }

@@ -8,7 +8,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use super::contract::{GATE_DIR, GATE_FILE, GATE_VOLUME, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
+use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
 use super::entrypoint::{self, Change};
 use super::gate;
 use super::model::Pod;
@@ -31,6 +31,13 @@ pub struct Mutation {
     pub decision: Decision,
     /// For the admission response: what the user should know.
     pub warnings: Vec<String>,
+}
+
+impl Mutation {
+    /// Nothing is changed, and nothing is to be said.
+    fn untouched(why: Ungated) -> Self {
+        Self { patch: Patch(Vec::new()), decision: Decision::Ungated(why), warnings: Vec::new() }
+    }
 }
 
 /// What was decided of the gate.
@@ -101,11 +108,11 @@ impl Ungated {
 pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Error> {
     let pod = Pod::from_raw(raw)?;
     if let Err(not_ours) = tekton::eligible(&pod) {
-        return Ok(Mutation {
-            patch: Patch(Vec::new()),
-            decision: Decision::Ungated(not_ours.into()),
-            warnings: Vec::new(),
-        });
+        return Ok(Mutation::untouched(not_ours.into()));
+    }
+    if opted_out(&pod) {
+        // Usually we are not even called for it.
+        return Ok(Mutation::untouched(Ungated::OptedOut));
     }
     let (settings, malformed) = Settings::of(&pod);
     let mut edit = Edit { raw, operations: Vec::new() };
@@ -129,9 +136,6 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
 
 /// Adds the gate, as far as it is not there yet.
 fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Result<Vec<String>, Ungated> {
-    if opted_out(pod) {
-        return Err(Ungated::OptedOut);
-    }
     if !settings.gate {
         return Err(Ungated::GateOff);
     }
@@ -140,26 +144,25 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
         return Err(Ungated::NobodyToAwait);
     }
     let step_at = tekton::first_step(pod).ok_or(Ungated::NoFirstStep)?;
-    // A gate of an earlier call stays: the controller that was alive then is most likely alive still.
-    if !options.controller_alive && !gate::is_gated(pod) {
+    let step = &pod.spec.containers[step_at];
+    let change = entrypoint::wait_for_gate(&step.args)?;
+    // A gate of an earlier call stays, and is kept whole: the controller that was alive then is most likely alive still.
+    if !options.controller_alive && change.is_some() {
         return Err(Ungated::NoController);
     }
-    let step = &pod.spec.containers[step_at];
     let volume = pod.spec.volumes.iter().find(|volume| volume.name == GATE_VOLUME);
     if volume.is_some_and(|volume| !gate::is_ours(volume)) {
         return Err(Ungated::InTheWay("volume kickstand-gate"));
     }
-    let mount = step.volume_mounts.iter().find(|mount| mount.name == GATE_VOLUME || mount.mount_path == GATE_DIR);
-    if mount.is_some_and(|mount| mount.name != GATE_VOLUME || mount.mount_path != GATE_DIR) {
+    if step.volume_mounts.iter().any(gate::is_in_the_way) {
         return Err(Ungated::InTheWay("mount at /kickstand"));
     }
-    let change = entrypoint::wait_for_gate(&step.args)?;
 
     if volume.is_none() {
         edit.push(&["spec".into(), "volumes".into()], gate::volume());
     }
     let container = ["spec".into(), "containers".into(), step_at.to_string()];
-    if mount.is_none() {
+    if !step.volume_mounts.iter().any(gate::is_our_mount) {
         edit.push(&[&container[..], &["volumeMounts".into()]].concat(), gate::mount());
     }
     match change {
@@ -228,3 +231,6 @@ impl Edit<'_> {
 fn pointer(tokens: &[String]) -> PointerBuf {
     PointerBuf::from_tokens(tokens)
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,3 +44,49 @@ pub fn covers(container: &Container) -> bool {
 fn lines() -> impl Iterator<Item = &'static str> {
     NAMES.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|line| !line.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    fn running(command: &[&str]) -> Container {
+        Container { command: command.iter().map(ToString::to_string).collect(), ..Container::default() }
+    }
+
+    #[rstest]
+    #[case::the_images_own_entrypoint(&[])]
+    #[case::a_shell(&["/bin/sh", "-ec", "exec agent"])]
+    #[case::a_shell_by_name(&["bash", "-c", "true"])]
+    #[case::a_wrapper(&["/usr/bin/tini", "--", "server"])]
+    #[case::dapr(&["/daprd"])]
+    #[case::cloud_sql_v1(&["/cloud_sql_proxy", "-instances=x"])]
+    #[case::a_tekton_script(&["/tekton/scripts/sidecar-script-0-abcde"])]
+    fn a_command_that_is_linked_is_covered(#[case] command: &[&str]) {
+        assert!(covers(&running(command)));
+    }
+
+    #[rstest]
+    #[case::a_users_program(&["/app/server"])]
+    #[case::a_longer_name(&["/bin/push"])]
+    #[case::a_known_name_in_another_folder(&["/opt/bin/sh"])]
+    #[case::an_absolute_one_by_name(&["daprd"])]
+    #[case::an_empty_one(&[""])]
+    fn another_is_not(#[case] command: &[&str]) {
+        assert!(!covers(&running(command)));
+    }
+
+    #[test]
+    fn every_link_of_the_image_is_covered_and_stands_once() {
+        let mut seen = BTreeSet::new();
+        for path in paths() {
+            assert!(path.starts_with('/') && !path.ends_with('/') && !path.contains("//"), "{path}");
+            assert!(covers(&running(&[&path])), "{path}");
+            assert!(seen.insert(path.clone()), "{path} stands twice");
+        }
+        assert!(seen.contains("/bin/sh") && seen.contains("/usr/local/bin/envoy"));
+    }
+}

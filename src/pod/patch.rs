@@ -6,7 +6,7 @@ use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, TestOper
 use serde_json::{Value, json};
 
 use super::contract::{self, ORIGINAL_IMAGES, READY, Stopped};
-use super::decide::Order;
+use super::decide::{LAST_DEADLINE_SECONDS, Order};
 use super::model::Pod;
 
 /// Opens the gate.
@@ -39,7 +39,7 @@ pub fn stop(pod: &Pod, orders: &[Order], nop_image: &str, now: Timestamp) -> Pat
 #[must_use]
 pub fn end(pod: &Pod) -> Patch {
     let path = PointerBuf::from_tokens(["spec", "activeDeadlineSeconds"]);
-    Patch(vec![same_pod(pod), PatchOperation::Add(AddOperation { path, value: 1.into() })])
+    Patch(vec![same_pod(pod), PatchOperation::Add(AddOperation { path, value: LAST_DEADLINE_SECONDS.into() })])
 }
 
 /// A pod of the same name may be another one by now.
@@ -65,4 +65,78 @@ fn annotate(pod: &Pod, key: &str, value: String) -> Vec<PatchOperation> {
 
 fn test(path: PointerBuf, value: Value) -> PatchOperation {
     PatchOperation::Test(TestOperation { path, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decide::How;
+    use super::super::decide::tests::build::{NOP, at, c, pod};
+    use super::*;
+
+    fn order(index: usize, name: &str, how: How) -> Order {
+        Order { index, name: name.to_owned(), from: format!("registry.example/{name}:1"), how }
+    }
+
+    fn text(patch: &Patch) -> String {
+        patch.0.iter().map(|operation| format!("{}\n", json!(operation))).collect()
+    }
+
+    #[test]
+    fn the_gate_opens_by_an_annotation() {
+        let pod = pod().gated().step(c("one")).build();
+        insta::assert_snapshot!(text(&open_gate(&pod, at(10))), @r#"
+        {"op":"test","path":"/metadata/uid","value":"pod-uid"}
+        {"op":"add","path":"/metadata/annotations/kickstand.dev~1ready","value":"2026-01-01T10:00:10Z"}
+        "#);
+    }
+
+    #[test]
+    fn a_pod_without_annotations_gets_them_only_if_it_is_the_very_one_that_was_seen() {
+        let pod = pod().set("/metadata/annotations", Value::Null).step(c("one")).build();
+        insta::assert_snapshot!(text(&open_gate(&pod, at(10))), @r#"
+        {"op":"test","path":"/metadata/uid","value":"pod-uid"}
+        {"op":"test","path":"/metadata/resourceVersion","value":"7"}
+        {"op":"add","path":"/metadata/annotations","value":{"kickstand.dev/ready":"2026-01-01T10:00:10Z"}}
+        "#);
+    }
+
+    #[test]
+    fn sidecars_are_stopped_by_their_image_and_it_is_noted_what_they_ran() {
+        let pod = pod()
+            .step(c("one"))
+            .sidecar(c("web"))
+            .sidecar(c("istio-proxy"))
+            .stopped("helper", "registry.example/helper:1", 61)
+            .build();
+        let orders = [order(1, "web", How::Nop), order(2, "istio-proxy", How::Ended)];
+        insta::assert_snapshot!(text(&stop(&pod, &orders, NOP, at(70))), @r#"
+        {"op":"test","path":"/metadata/uid","value":"pod-uid"}
+        {"op":"test","path":"/spec/containers/1/name","value":"web"}
+        {"op":"test","path":"/spec/containers/1/image","value":"registry.example/web:1"}
+        {"op":"replace","path":"/spec/containers/1/image","value":"registry.example/kickstand/nop:2"}
+        {"op":"test","path":"/spec/containers/2/name","value":"istio-proxy"}
+        {"op":"test","path":"/spec/containers/2/image","value":"registry.example/istio-proxy:1"}
+        {"op":"replace","path":"/spec/containers/2/image","value":"kickstand.dev/Ended"}
+        {"op":"add","path":"/metadata/annotations/kickstand.dev~1original-images","value":"{\"helper\":{\"image\":\"registry.example/helper:1\",\"at\":\"2026-01-01T10:01:01Z\"},\"istio-proxy\":{\"image\":\"registry.example/istio-proxy:1\",\"at\":\"2026-01-01T10:01:10Z\"},\"web\":{\"image\":\"registry.example/web:1\",\"at\":\"2026-01-01T10:01:10Z\"}}"}
+        "#);
+    }
+
+    #[test]
+    fn a_pod_is_ended_by_its_deadline() {
+        let pod = pod().deadline(5400).step(c("one")).build();
+        insta::assert_snapshot!(text(&end(&pod)), @r#"
+        {"op":"test","path":"/metadata/uid","value":"pod-uid"}
+        {"op":"add","path":"/spec/activeDeadlineSeconds","value":1}
+        "#);
+    }
+
+    #[test]
+    fn a_note_that_is_not_ours_is_replaced() {
+        let pod = pod().sidecar(c("web")).annotated(ORIGINAL_IMAGES, "{\"web\":").build();
+        let patch = text(&stop(&pod, &[order(0, "web", How::Nop)], NOP, at(70)));
+        assert!(
+            patch.contains(r#"{\"web\":{\"image\":\"registry.example/web:1\",\"at\":\"2026-01-01T10:01:10Z\"}}"#),
+            "{patch}"
+        );
+    }
 }

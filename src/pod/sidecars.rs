@@ -123,7 +123,11 @@ impl<'a> Sidecar<'a> {
             Some(OnTerm::ExitsZero) => true,
             Some(OnTerm::ExitsZeroIfTold) => {
                 self.container.env.iter().any(|env| env.name == CSQL_EXIT_ZERO && env.value == "true")
-                    || self.container.args.iter().any(|arg| arg == "--exit-zero-on-sigterm")
+                    || self
+                        .container
+                        .args
+                        .iter()
+                        .any(|arg| matches!(arg.as_str(), "--exit-zero-on-sigterm" | "--exit-zero-on-sigterm=true"))
             }
             Some(OnTerm::Unknown) | None => false,
         }
@@ -176,13 +180,13 @@ pub fn never_restarts(pod: &Pod, container: &Container) -> bool {
 /// Will the kubelet start this container again after it exited with `code`?
 #[must_use]
 pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
+    // Whatever a rule's action is: there is `Restart`, and `RestartAllContainers` (1.35), which means this one too.
     let by_rule = container.restart_policy_rules.iter().any(|rule| {
-        rule.action == "Restart"
-            && rule.exit_codes.as_ref().is_some_and(|codes| match codes.operator.as_str() {
-                "In" => codes.values.contains(&code),
-                "NotIn" => !codes.values.contains(&code),
-                _ => false,
-            })
+        rule.exit_codes.as_ref().is_some_and(|codes| match codes.operator.as_str() {
+            "In" => codes.values.contains(&code),
+            "NotIn" => !codes.values.contains(&code),
+            _ => false,
+        })
     });
     by_rule
         || match restart_policy(pod, container) {
@@ -190,4 +194,93 @@ pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
             RestartPolicy::OnFailure => code != 0,
             RestartPolicy::Always | RestartPolicy::Unknown => true,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::super::decide::tests::build::{C, c, pod};
+    use super::*;
+
+    #[rstest]
+    #[case::istio("istio-proxy", Role::NetworkProxy)]
+    #[case::linkerd("linkerd-proxy", Role::NetworkProxy)]
+    #[case::kuma("kuma-sidecar", Role::NetworkProxy)]
+    #[case::consul("consul-dataplane", Role::NetworkProxy)]
+    #[case::consul_with_several_ports("consul-dataplane-web", Role::NetworkProxy)]
+    #[case::app_mesh("envoy", Role::NetworkProxy)]
+    #[case::vault("vault-agent", Role::Helper)]
+    #[case::dapr("daprd", Role::Helper)]
+    #[case::one_of_the_tasks_own("sidecar-web", Role::Helper)]
+    #[case::one_that_borrows_a_name("sidecar-istio-proxy", Role::Helper)]
+    fn what_a_sidecar_is_to_the_others(#[case] name: &str, #[case] role: Role) {
+        let pod = pod().sidecar(c(name)).build();
+        assert_eq!(classic(&pod).next().unwrap().role(), role);
+    }
+
+    #[rstest]
+    #[case::never("Never", c("x"), &[])]
+    #[case::on_failure("OnFailure", c("x"), &[1, 137])]
+    #[case::always("Always", c("x"), &[0, 1, 137])]
+    #[case::by_a_policy_that_is_not_known("Perhaps", c("x"), &[0, 1, 137])]
+    #[case::by_its_own_policy("Never", c("x").policy("OnFailure"), &[1, 137])]
+    #[case::not_by_the_pods_if_it_has_its_own("Always", c("x").policy("Never"), &[])]
+    #[case::by_a_rule("Never", c("x").rule("In", &[137, 5]), &[137])]
+    #[case::by_a_rule_for_all_others("Never", c("x").rule("NotIn", &[137]), &[0, 1])]
+    #[case::by_a_rule_beside_its_policy("Never", c("x").policy("OnFailure").rule("In", &[0]), &[0, 1, 137])]
+    #[case::not_by_a_rule_that_is_not_known("Never", c("x").rule("Above", &[0]), &[])]
+    fn a_container_is_started_again(#[case] policy: &str, #[case] container: C, #[case] codes: &[i32]) {
+        let pod = pod().policy(policy).sidecar(container).build();
+        let container = &pod.spec.containers[0];
+        let again: Vec<i32> = [0, 1, 137].into_iter().filter(|code| restarts(&pod, container, *code)).collect();
+        assert_eq!(again, codes);
+    }
+
+    #[test]
+    fn a_rule_that_restarts_the_whole_pod_restarts_the_container() {
+        let rules = serde_json::json!([{
+            "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [137] },
+        }]);
+        let pod = pod().sidecar(c("x")).set("/spec/containers/0/restartPolicyRules", rules).build();
+        assert!(restarts(&pod, &pod.spec.containers[0], 137));
+        assert!(!never_restarts(&pod, &pod.spec.containers[0]));
+    }
+
+    #[test]
+    fn without_any_policy_a_container_restarts_always() {
+        let pod = pod().set("/spec/restartPolicy", serde_json::Value::Null).sidecar(c("x")).build();
+        assert_eq!(restart_policy(&pod, &pod.spec.containers[0]), RestartPolicy::Always);
+    }
+
+    #[rstest]
+    #[case::without_a_status(c("x"), true)]
+    #[case::while_it_is_pulled(c("x").waiting("ContainerCreating"), true)]
+    #[case::not_while_it_runs(c("x").running(), false)]
+    #[case::not_after_it_ended(c("x").exited(0), false)]
+    #[case::not_between_two_starts(c("x").waiting("CrashLoopBackOff").restarted(1, 1), false)]
+    fn a_sidecar_has_never_started(#[case] sidecar: C, #[case] expected: bool) {
+        let pod = pod().sidecar(sidecar).build();
+        assert_eq!(classic(&pod).next().unwrap().never_started(), expected);
+    }
+
+    #[test]
+    fn the_kubelet_lists_statuses_by_name_and_a_sidecar_may_be_the_first_container() {
+        let pod = pod()
+            .sidecar(c("istio-proxy").ready())
+            .step(c("one").running())
+            .sidecar(c("sidecar-web").running())
+            .native(c("native").ready())
+            .build();
+        let found: Vec<(usize, &str, bool)> =
+            classic(&pod).map(|sidecar| (sidecar.index, sidecar.name(), sidecar.status.unwrap().ready)).collect();
+        assert_eq!(found, [(0, "istio-proxy", true), (2, "sidecar-web", false)]);
+        assert_eq!(native(&pod).map(|sidecar| (sidecar.index, sidecar.name())).collect::<Vec<_>>(), [(0, "native")]);
+    }
+
+    #[test]
+    fn an_init_container_that_runs_once_is_no_sidecar() {
+        let init = serde_json::json!([{ "name": "prepare" }, { "name": "place", "restartPolicy": "Never" }]);
+        assert_eq!(native(&pod().set("/spec/initContainers", init).build()).count(), 0);
+    }
 }

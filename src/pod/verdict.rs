@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::model::Pod;
+use super::model::{Pod, null_is_default};
 use super::tekton;
 
 /// The part of a TaskRun that is read (`tekton.dev/v1` and `v1beta1` alike).
@@ -11,7 +11,9 @@ use super::tekton;
 #[serde(default)]
 #[allow(missing_docs)]
 pub struct TaskRun {
+    #[serde(deserialize_with = "null_is_default")]
     pub metadata: TaskRunMetadata,
+    #[serde(deserialize_with = "null_is_default")]
     pub status: TaskRunStatus,
 }
 
@@ -20,8 +22,11 @@ pub struct TaskRun {
 #[serde(default)]
 #[allow(missing_docs)]
 pub struct TaskRunMetadata {
+    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
+    #[serde(deserialize_with = "null_is_default")]
     pub namespace: String,
+    #[serde(deserialize_with = "null_is_default")]
     pub uid: String,
 }
 
@@ -30,9 +35,12 @@ pub struct TaskRunMetadata {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct TaskRunStatus {
+    #[serde(deserialize_with = "null_is_default")]
     pub pod_name: String,
     pub completion_time: Option<Timestamp>,
+    #[serde(deserialize_with = "null_is_default")]
     pub conditions: Vec<Condition>,
+    #[serde(deserialize_with = "null_is_default")]
     pub retries_status: Vec<Attempt>,
 }
 
@@ -41,9 +49,11 @@ pub struct TaskRunStatus {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct Condition {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub kind: String,
+    #[serde(deserialize_with = "null_is_default")]
     pub status: String,
+    #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
     pub last_transition_time: Option<Timestamp>,
 }
@@ -53,6 +63,7 @@ pub struct Condition {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct Attempt {
+    #[serde(deserialize_with = "null_is_default")]
     pub pod_name: String,
     pub completion_time: Option<Timestamp>,
 }
@@ -105,15 +116,103 @@ impl Verdict {
         if let Some(attempt) = run.status.retries_status.iter().find(|attempt| attempt.pod_name == name) {
             return Self::Recorded { outcome: Outcome::Superseded, at: attempt.completion_time };
         }
-        let succeeded = run.status.conditions.iter().find(|condition| condition.kind == "Succeeded");
-        if let Some(condition) = succeeded.filter(|condition| condition.status != "Unknown") {
-            let outcome = if condition.status == "True" { Outcome::Succeeded } else { Outcome::Failed };
-            return Self::Recorded { outcome, at: run.status.completion_time.or(condition.last_transition_time) };
+        if let Some(condition) = run.status.conditions.iter().find(|condition| condition.kind == "Succeeded") {
+            let outcome = match condition.status.as_str() {
+                "True" => Some(Outcome::Succeeded),
+                "False" => Some(Outcome::Failed),
+                _ => None,
+            };
+            if let Some(outcome) = outcome {
+                return Self::Recorded { outcome, at: run.status.completion_time.or(condition.last_transition_time) };
+            }
         }
         // Empty between an attempt's end and the next one's pod; a pod not named yet may be the next.
         if !run.status.pod_name.is_empty() && run.status.pod_name != name {
             return Self::Recorded { outcome: Outcome::Superseded, at: None };
         }
         Self::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::super::decide::tests::build::{RUN_UID, at, c, pod};
+    use super::*;
+
+    /// The verdict of `run-pod`, given its TaskRun's status.
+    fn verdict(status: Value) -> Verdict {
+        let run = json!({ "metadata": { "name": "run", "namespace": "builds", "uid": RUN_UID }, "status": status });
+        of(&serde_json::from_value(run).unwrap())
+    }
+
+    fn of(run: &TaskRun) -> Verdict {
+        Verdict::of(&pod().step(c("one").running()).build(), Some(run))
+    }
+
+    fn recorded(outcome: Outcome, time: Option<i64>) -> Verdict {
+        Verdict::Recorded { outcome, at: time.map(at) }
+    }
+
+    fn succeeded(status: &str) -> Value {
+        json!([{ "type": "Other", "status": "False" }, { "type": "Succeeded", "status": status, "lastTransitionTime": at(70) }])
+    }
+
+    #[rstest]
+    #[case::succeeded("True", Outcome::Succeeded)]
+    #[case::failed("False", Outcome::Failed)]
+    fn a_run_that_is_over_has_judged_its_pod(#[case] status: &str, #[case] outcome: Outcome) {
+        let conditions = succeeded(status);
+        let run = json!({ "podName": "run-pod", "conditions": conditions, "completionTime": at(61) });
+        assert_eq!(verdict(run), recorded(outcome, Some(61)));
+        let run = json!({ "podName": "run-pod", "conditions": conditions });
+        assert_eq!(verdict(run), recorded(outcome, Some(70)), "by the condition's time, if there is no other");
+    }
+
+    #[rstest]
+    #[case::runs(json!({ "podName": "run-pod", "conditions": succeeded("Unknown") }))]
+    #[case::says_nothing(json!({ "podName": "run-pod", "conditions": succeeded("") }))]
+    #[case::has_no_condition(json!({ "podName": "run-pod" }))]
+    #[case::names_no_pod_yet(json!({ "conditions": succeeded("Unknown") }))]
+    #[case::has_no_status(json!({}))]
+    #[case::has_no_status_at_all(Value::Null)]
+    #[case::has_nothing_but_null(json!({ "podName": null, "conditions": null, "retriesStatus": null, "completionTime": null }))]
+    #[case::is_between_two_attempts(json!({
+        "podName": "", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "another-pod" }]
+    }))]
+    fn there_is_no_verdict_while_the_run(#[case] status: Value) {
+        assert_eq!(verdict(status), Verdict::None);
+    }
+
+    #[rstest]
+    #[case::which_goes_on(json!({ "podName": "run-pod-retry1", "conditions": succeeded("Unknown") }))]
+    #[case::whose_next_pod_is_not_there_yet(json!({ "podName": "", "conditions": succeeded("Unknown") }))]
+    #[case::which_succeeded_in_the_end(json!({ "podName": "run-pod-retry1", "conditions": succeeded("True") }))]
+    fn an_attempt_of_a_retried_run_is_judged(#[case] mut status: Value) {
+        status["retriesStatus"] = json!([{ "podName": "x" }, { "podName": "run-pod", "completionTime": at(61) }]);
+        assert_eq!(verdict(status), recorded(Outcome::Superseded, Some(61)));
+    }
+
+    #[test]
+    fn a_run_that_names_another_pod_has_given_this_one_up() {
+        let run = json!({ "podName": "another-pod", "conditions": succeeded("Unknown") });
+        assert_eq!(verdict(run), recorded(Outcome::Superseded, None));
+    }
+
+    #[test]
+    fn a_run_that_is_gone_judges_no_more() {
+        let pod = pod().step(c("one").running()).build();
+        assert_eq!(Verdict::of(&pod, None), recorded(Outcome::Gone, None));
+        let mut successor = TaskRun::default();
+        successor.metadata.uid = "another-uid".to_owned();
+        assert_eq!(of(&successor), recorded(Outcome::Gone, None), "another run of its name is not its run");
+    }
+
+    #[test]
+    fn a_pod_without_an_owner_has_no_verdict() {
+        let orphan = pod().set("/metadata/ownerReferences", json!([])).build();
+        assert_eq!(Verdict::of(&orphan, None), Verdict::None);
     }
 }

@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# What is installed into the cluster once it runs. An addon NAME is a file addons/NAME.sh with the functions
+#   NAME_tools     names of tools to build          NAME_install   installs it and waits until it works
+#   NAME_images    names of base images to load     NAME_ready     succeeds if it is there and works
+# and may rely on the addons named before it in ADDONS.
+
+ADDONS=(tekton)
+DEFAULT_ADDONS=(tekton)
+
+load_addons() {
+  local addon
+  for addon in "${ADDONS[@]}"; do
+    # shellcheck source=/dev/null
+    . "$CLUSTER_HOME/addons/$addon.sh"
+  done
+}
+
+check_addons() {
+  local addon
+  for addon in "$@"; do
+    [[ " ${ADDONS[*]} " == *" $addon "* ]] || die "no such addon: $addon" "There are: ${ADDONS[*]}"
+  done
+}
+
+addons_tools() { local addon; for addon in "$@"; do "${addon}_tools"; done; }
+addons_images() { local addon; for addon in "$@"; do "${addon}_images"; done; }
+
+addon_install() {
+  local images
+  mapfile -t images < <("$1_images")
+  images_load "${images[@]}"
+  "$1_install"
+}
