@@ -96,6 +96,7 @@ pub(crate) enum Part {
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Options {
     /// Credentials of the cluster; never guessed
     #[arg(long, env = "KUBECONFIG", global = true, value_name = "FILE", hide_env_values = true)]
@@ -112,6 +113,9 @@ pub(crate) struct Options {
     /// Test the Kickstand that is installed there, instead of installing the chart
     #[arg(long, global = true)]
     pub(crate) no_install: bool,
+    /// Install nothing, and expect nothing to answer: shows that the tests fail without Kickstand
+    #[arg(long, global = true, conflicts_with = "no_install")]
+    pub(crate) without_kickstand: bool,
     /// The helm program
     #[arg(long, env = "HELM", default_value = "helm", global = true, value_name = "PATH")]
     pub(crate) helm: PathBuf,

@@ -1,5 +1,6 @@
 //! The TaskRuns of `examples/`, each with and without Kickstand, as timelines for a person.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use serde_json::Value;
 use crate::cli::DemoArgs;
 use crate::harness::case::TektonNop;
 use crate::harness::lab::Lab;
-use crate::harness::pods::PodExt as _;
+use crate::harness::pods::PodExt;
 use crate::harness::scene::Scene;
 use crate::harness::story::{self, Story, seconds};
-use crate::harness::{install, tekton};
+use crate::harness::{injector, install, tekton};
 
 /// The image in the examples, which the demo replaces by one that the cluster has.
 const IMAGE: &str = "busybox:1.37";
@@ -59,11 +60,11 @@ pub(crate) async fn run(lab: &Lab, args: &DemoArgs) -> Result<bool> {
     }
     let mut all = Vec::new();
     for example in &examples {
-        if example.manifest.to_string().contains("e2e.kickstand.dev/inject") {
-            if let Err(why) = &lab.injector {
-                eprintln!("{} is left out: {why}", example.name);
-                continue;
-            }
+        if example.manifest.to_string().contains(injector::ANNOTATION)
+            && let Err(why) = &lab.injector
+        {
+            eprintln!("{} is left out: {why}", example.name);
+            continue;
         }
         if !lab.is_quiet() {
             println!("\n{}\n{}\n", example.name, indent(&example.about));
@@ -117,7 +118,7 @@ async fn watch(scene: &Scene<'_>, manifest: &Value, patience: Duration) -> Resul
     let started = kickstand::clock::now();
     let run = scene.start_manifest(manifest.clone()).await?;
     let pod = run.pod().await?;
-    scene.wait_for_pod(&pod, "its steps are done", |pod| pod.steps_done()).await?;
+    scene.wait_for_pod(&pod, "its steps are done", PodExt::steps_done).await?;
     let _ = tokio::time::timeout(patience, run.pod_ends()).await;
     let _ = tokio::time::timeout(patience, run.verdict()).await;
     // The Event comes after what it tells of.
@@ -178,10 +179,10 @@ fn table(without: &Seen, with: &Seen, patience: u64) -> String {
     ];
     let mut text = format!("  {:20} {:>20} {:>20}\n", "since creation", "without Kickstand", "with Kickstand");
     for ((row, left), right) in rows.into_iter().zip(cells(without)).zip(cells(with)) {
-        text += &format!("  {row:20} {left:>20} {right:>20}\n");
+        let _ = writeln!(text, "  {row:20} {left:>20} {right:>20}");
     }
     for event in &with.events {
-        text += &format!("  {event}\n");
+        let _ = writeln!(text, "  {event}");
     }
     text
 }
@@ -203,8 +204,10 @@ fn in_words(without: &Seen, with: &Seen) -> String {
                 let held = seconds(left.step_started.map(|_| left.created), left.step_started)
                     .zip(seconds(Some(right.created), right.step_started));
                 if let Some((left, right)) = held {
+                    let said = if with.events.iter().any(|it| it.starts_with("Warning")) { ", with a Warning" } else { "" };
                     words.push(format!(
-                        "The sidecar was never ready: without Kickstand the step started after {left:.1} s and nobody said so; with it, after {right:.1} s, with a Warning."
+                        "The sidecar was never ready: without Kickstand the step started after {left:.1} s and nobody \
+                         said so; with it, after {right:.1} s{said}."
                     ));
                 }
             }

@@ -1,6 +1,49 @@
-//! stub
-use crate::cli::BenchArgs;
+//! Numbers, each beside a peer measured in the same run: Tekton's own waiting and stopping, and the floor (a bare client
+//! that does the same at once, whatever the verdict). Printed, never asserted.
+
+pub(crate) mod floor;
+mod latency;
+mod memory;
+mod table;
+mod webhook;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{BenchArgs, Part};
+use crate::harness::install;
 use crate::harness::lab::Lab;
-pub(crate) async fn run(_lab: &Lab, _args: &BenchArgs) -> anyhow::Result<bool> {
+
+pub(crate) async fn run(lab: &Lab, args: &BenchArgs) -> Result<bool> {
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    install::install(lab).await?;
+    let mut all = Map::new();
+    if wanted(Part::Latency) {
+        all.insert("latency".to_owned(), show(lab, latency::measure(lab, args.runs).await?)?);
+    }
+    if wanted(Part::Webhook) {
+        all.insert("webhook".to_owned(), show(lab, webhook::measure(lab, args.reviews).await?)?);
+    }
+    if wanted(Part::Memory) {
+        all.insert("memory".to_owned(), show(lab, memory::measure(lab, args.pods).await?)?);
+    }
+    if lab.is_quiet() {
+        println!("{}", serde_json::to_string_pretty(&Value::Object(all))?);
+    }
     Ok(true)
+}
+
+/// Prints each part as soon as it is there; in JSON all comes at once.
+fn show(lab: &Lab, part: table::Part) -> Result<Value> {
+    if !lab.is_quiet() {
+        println!("\n## {}\n\n{}", part.title, part.markdown);
+    }
+    Ok(json!({ "title": part.title, "raw": serde_json::to_value(part.raw)? }))
+}
+
+/// A sign of life.
+fn say(lab: &Lab, text: &str) {
+    if !lab.is_quiet() {
+        eprintln!("{text}");
+    }
 }

@@ -56,7 +56,7 @@ impl How {
         if self == Self::Cancelled {
             run.cancel().await?;
         }
-        run.fails(if self == Self::Cancelled { "TaskRunCancelled" } else { "TaskRunTimeout" }).await
+        run.fails(&[if self == Self::Cancelled { "TaskRunCancelled" } else { "TaskRunTimeout" }]).await
     }
 }
 
@@ -82,7 +82,7 @@ async fn while_running(scene: &Scene<'_>, how: How, kept: bool) -> Result<()> {
     let run = TaskRun::new("running").timeout(how.timeout()).sidecar(Sidecar::server("web", 8001, 0));
     let run = scene.start(&run.step(&format!("echo {MARK}; sleep 600"))).await?;
     let pod = run.pod().await?;
-    scene.wait_for_pod(&pod, "its gate opens", |pod| pod.gate_opened().is_some()).await?;
+    scene.wait_until_open(&pod).await?;
     let log = scene.follow_log(&pod, "step-one");
     // The entrypoint looks once a second.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use kickstand::pod::contract::{GATE, READY};
 
 use crate::harness::pods::PodExt as _;
-use crate::harness::scene::Scene;
+use crate::harness::scene::{STEP_FAILED, Scene};
 use crate::harness::taskrun::{Sidecar, TaskRun, ask};
 
 pub(super) async fn a_declared_sidecar_ready_after_three_seconds_holds_the_step_and_the_pod_succeeds(
@@ -21,7 +21,7 @@ pub(super) async fn a_declared_sidecar_ready_after_three_seconds_holds_the_step_
 pub(super) async fn a_red_run_with_a_declared_sidecar_ends_and_stays_red(scene: &Scene<'_>) -> Result<()> {
     let run = TaskRun::new("red").sidecar(Sidecar::server("web", 8001, 3)).step(&format!("{}; exit 7", ask(8001)));
     let run = scene.start(&run).await?;
-    run.fails("Failed").await?;
+    run.fails(STEP_FAILED).await?;
     let pod = run.pod_ends_in("Failed").await?;
     scene.was_held_until_ready(pod.name(), &["sidecar-web"])?;
     let log = scene.logs(pod.name(), "sidecar-web").await.unwrap_or_default();

@@ -6,7 +6,7 @@ use kickstand::pod::contract::{KEEP_LOGS, Reason};
 use crate::harness::audit::{self, Call};
 use crate::harness::injector::Order;
 use crate::harness::pods::PodExt as _;
-use crate::harness::scene::Scene;
+use crate::harness::scene::{STEP_FAILED, Scene};
 use crate::harness::taskrun::{Sidecar, TaskRun, ask};
 
 pub(super) async fn a_sidecar_injected_after_ours_is_held_for_released_and_stopped(scene: &Scene<'_>) -> Result<()> {
@@ -62,7 +62,7 @@ async fn held_released_and_stopped(scene: &Scene<'_>, sidecars: &[(Order, &str, 
 pub(super) async fn a_red_run_keeps_the_logs_of_its_injected_sidecar(scene: &Scene<'_>) -> Result<()> {
     let run = TaskRun::new("red").injected(Order::AfterOurs, Sidecar::deaf_server("proxy", 8001, 1));
     let run = scene.start(&run.step(&format!("{}; exit 7", ask(8001)))).await?;
-    run.fails("Failed").await?;
+    run.fails(STEP_FAILED).await?;
     let pod = run.pod_ends_in("Failed").await?;
     logs_are_kept(scene, pod.name()).await
 }

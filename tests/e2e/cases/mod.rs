@@ -20,6 +20,7 @@ const NO_WAIT: (&str, &str) = ("await-sidecar-readiness", "false");
 const NATIVE: (&str, &str) = ("enable-kubernetes-sidecar", "true");
 
 /// Every group, in the order in which Tekton is changed least.
+#[allow(clippy::too_many_lines, reason = "a list")]
 pub(crate) fn all() -> Vec<Group> {
     vec![
         Group {

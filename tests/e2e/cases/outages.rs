@@ -76,7 +76,7 @@ pub(super) async fn a_killed_leader_leaves_ten_held_pods_to_the_standby(scene: &
     scene.injector()?.switch_on(&scene.namespace);
     let mut last = killed;
     for (run, pod) in &runs {
-        scene.wait_for_pod(pod, "its gate opens", |pod| pod.gate_opened().is_some()).await?;
+        scene.wait_until_open(pod).await?;
         let opened = scene.record.look(|seen| seen.first(pod, |pod| pod.gate_opened().is_some()));
         last = last.max(opened.context("open, but never seen so")?.1);
         run.succeeds().await?;

@@ -4,7 +4,7 @@
 //! It also serves switches: addresses that a sidecar's readinessProbe asks, so that a case says when it becomes ready.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
@@ -12,13 +12,19 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use axum_server::tls_rustls::RustlsConfig;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::lab::LABEL;
+use crate::bench::floor;
 
 /// Annotation with the containers to inject (JSON), followed by `-before` or `-after`.
 pub(crate) const ANNOTATION: &str = "e2e.kickstand.dev/inject";
@@ -69,25 +75,20 @@ impl Injector {
     async fn try_start(url: &str) -> Result<Self> {
         let uri: Uri = url.parse().context("no URL")?;
         let host = uri.host().context("it names no host")?.to_owned();
-        let listener =
-            TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), uri.port_u16().unwrap_or(443)))?;
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), uri.port_u16().unwrap_or(443));
+        let listener = TcpListener::bind(address).await?;
         let port = listener.local_addr()?.port();
         let made = rcgen::generate_simple_self_signed(vec![host.clone()])?;
         let certificate = made.cert.pem();
-        let tls =
-            RustlsConfig::from_pem(certificate.clone().into_bytes(), made.signing_key.serialize_pem().into_bytes())
-                .await?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key)?;
         let switches = Switches::default();
         let routes = Router::new()
             .route("/inject/{order}", post(inject))
             .route("/switch/{name}", get(switch))
             .with_state(switches.clone());
-        let server = axum_server::from_tcp_rustls(listener, tls)?;
-        tokio::spawn(async move {
-            if let Err(error) = server.serve(routes.into_make_service()).await {
-                eprintln!("e2e: the injecting webhook ended: {error}");
-            }
-        });
+        let listener = Listener::start(listener, TlsAcceptor::from(Arc::new(tls)));
+        tokio::spawn(axum::serve(listener, routes).into_future());
         Ok(Self { url: format!("https://{host}:{port}"), host, port, certificate, switches })
     }
 
@@ -139,6 +140,48 @@ impl Injector {
     }
 }
 
+/// Connections once they are through their handshake, so that a slow one holds up none of the others.
+struct Listener {
+    address: SocketAddr,
+    connections: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+}
+
+impl Listener {
+    fn start(listener: TcpListener, tls: TlsAcceptor) -> Self {
+        let address = listener.local_addr().unwrap_or_else(|_| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+        let (done, connections) = mpsc::channel(16);
+        tokio::spawn(async move {
+            loop {
+                let Ok((stream, peer)) = listener.accept().await else { continue };
+                let (tls, done) = (tls.clone(), done.clone());
+                tokio::spawn(async move {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        let _ = done.send((stream, peer)).await;
+                    }
+                });
+            }
+        });
+        Self { address, connections }
+    }
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.connections.recv().await {
+            Some(connection) => connection,
+            // The task above never ends.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        Ok(self.address)
+    }
+}
+
 async fn switch(State(switches): State<Switches>, Path(name): Path<String>) -> StatusCode {
     let on = switches.on.lock().unwrap_or_else(PoisonError::into_inner).contains(&name);
     if on { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
@@ -150,11 +193,14 @@ async fn inject(Path(order): Path<String>, Json(review): Json<Value>) -> Json<Va
     let wanted: Vec<Value> = serde_json::from_str(wanted).unwrap_or_default();
     let there =
         |name: &Value| pod["spec"]["containers"].as_array().into_iter().flatten().any(|other| other["name"] == *name);
-    let patch: Vec<Value> = wanted
+    let mut patch: Vec<Value> = wanted
         .into_iter()
         .filter(|container| !there(&container["name"]))
         .map(|container| json!({ "op": "add", "path": "/spec/containers/-", "value": container }))
         .collect();
+    if order == Order::AfterOurs.word() && pod["metadata"]["annotations"][floor::WANTED] == "true" {
+        patch.extend(floor::gate(pod));
+    }
     let mut response = json!({ "uid": review["request"]["uid"], "allowed": true });
     if !patch.is_empty() {
         response["patchType"] = json!("JSONPatch");

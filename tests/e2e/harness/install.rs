@@ -44,6 +44,9 @@ impl Component {
 
 /// Installs the chart, or upgrades what is there, and waits until it gates a pod.
 pub(crate) async fn install(lab: &Lab) -> Result<()> {
+    if lab.options.without_kickstand {
+        return Ok(());
+    }
     if !lab.options.no_install {
         if !lab.is_quiet() {
             eprintln!("installing {} with {}", lab.options.chart.display(), lab.images.kickstand);
@@ -82,6 +85,9 @@ pub(crate) async fn uninstall(lab: &Lab) -> Result<()> {
 
 /// Whatever a case has done to it: installed, scaled as the chart says, answering.
 pub(crate) async fn repair(lab: &Lab) -> Result<()> {
+    if lab.options.without_kickstand {
+        return Ok(());
+    }
     if deployment(lab, Component::Webhook).await.is_err() {
         return install(lab).await;
     }

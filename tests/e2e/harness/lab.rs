@@ -93,10 +93,12 @@ impl Lab {
                 eprintln!("e2e: namespaces labelled {LABEL} are left: {error:#}");
             }
             // On the test cluster it may stay: the next run upgrades it.
-            if self.options.existing && !self.options.no_install {
-                if let Err(error) = super::install::uninstall(self).await {
-                    eprintln!("e2e: Kickstand is left installed: {error:#}");
-                }
+            if self.options.existing
+                && !self.options.no_install
+                && !self.options.without_kickstand
+                && let Err(error) = super::install::uninstall(self).await
+            {
+                eprintln!("e2e: Kickstand is left installed: {error:#}");
             }
         }
     }

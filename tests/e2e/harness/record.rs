@@ -211,41 +211,41 @@ impl View<'_> {
     pub(crate) fn first(&self, pod: &str, holds: impl Fn(&Pod) -> bool) -> Option<(usize, Timestamp)> {
         self.history(pod).find(|(_, _, pod)| holds(pod)).map(|(place, at, _)| (place, at))
     }
+}
 
-    /// Line by line, each with the seconds since the first; a pod only where it differs from before.
-    pub(crate) fn timeline(&self) -> String {
-        let mut lines = String::new();
-        let Some(start) = self.entries.first().map(|entry| entry.at) else {
-            return "nothing was seen".to_owned();
-        };
-        let mut last: BTreeMap<String, String> = BTreeMap::new();
-        for entry in self.entries {
-            let (what, line) = match &entry.seen {
-                Seen::Pod(pod) => {
-                    (format!("pod {}", pod.metadata.name.as_deref().unwrap_or_default()), pods::in_words(pod))
-                }
-                Seen::PodGone(name) => (format!("pod {name}"), "gone".to_owned()),
-                Seen::TaskRun(run) => {
-                    let condition = run.status.conditions.iter().find(|it| it.kind == "Succeeded");
-                    let words = condition.map_or_else(
-                        || "created".to_owned(),
-                        |it| format!("Succeeded={} {}: {}", it.status, it.reason, it.message),
-                    );
-                    (format!("taskrun {}", run.name), words)
-                }
-                Seen::Event(event) => {
-                    let of = event.involved_object.name.as_deref().unwrap_or_default();
-                    let reason = event.reason.as_deref().unwrap_or_default();
-                    let message = event.message.as_deref().unwrap_or_default();
-                    (format!("event on {of}"), format!("{reason}: {message}"))
-                }
-            };
-            if last.get(&what) != Some(&line) {
-                let seconds = entry.at.duration_since(start).as_secs_f64();
-                let _ = writeln!(lines, "{seconds:8.2}  {what}: {line}");
-                last.insert(what, line);
+/// Line by line, each with the seconds since the first; a pod only where it differs from before.
+pub(crate) fn timeline(seen: &View<'_>) -> String {
+    let mut lines = String::new();
+    let Some(start) = seen.entries.first().map(|entry| entry.at) else {
+        return "nothing was seen".to_owned();
+    };
+    let mut last: BTreeMap<String, String> = BTreeMap::new();
+    for entry in seen.entries {
+        let (what, line) = match &entry.seen {
+            Seen::Pod(pod) => {
+                (format!("pod {}", pod.metadata.name.as_deref().unwrap_or_default()), pods::in_words(pod))
             }
+            Seen::PodGone(name) => (format!("pod {name}"), "gone".to_owned()),
+            Seen::TaskRun(run) => {
+                let condition = run.status.conditions.iter().find(|it| it.kind == "Succeeded");
+                let words = condition.map_or_else(
+                    || "created".to_owned(),
+                    |it| format!("Succeeded={} {}: {}", it.status, it.reason, it.message),
+                );
+                (format!("taskrun {}", run.name), words)
+            }
+            Seen::Event(event) => {
+                let of = event.involved_object.name.as_deref().unwrap_or_default();
+                let reason = event.reason.as_deref().unwrap_or_default();
+                let message = event.message.as_deref().unwrap_or_default();
+                (format!("event on {of}"), format!("{reason}: {message}"))
+            }
+        };
+        if last.get(&what) != Some(&line) {
+            let seconds = entry.at.duration_since(start).as_secs_f64();
+            let _ = writeln!(lines, "{seconds:8.2}  {what}: {line}");
+            last.insert(what, line);
         }
-        lines
     }
+    lines
 }

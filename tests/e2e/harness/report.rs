@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::install;
 use super::lab::task_run_resource;
+use super::record;
 use super::scene::Scene;
 
 /// How a case ended.
@@ -80,10 +81,14 @@ pub(crate) fn summary(tried: &[Tried], took: Duration) -> (String, bool) {
 /// Everything that is known of a case that failed.
 pub(crate) async fn failure(scene: &Scene<'_>, why: &str) -> String {
     let mut text = format!("expected and seen: {why}\n\nwhat happened in namespace {}:\n", scene.namespace);
-    text += &scene.record.look(|seen| seen.timeline());
+    text += &scene.record.look(record::timeline);
     let runs = Api::<DynamicObject>::namespaced_with(scene.lab.client.clone(), &scene.namespace, &task_run_resource());
     for run in runs.list(&ListParams::default()).await.into_iter().flatten() {
-        let _ = write!(text, "\n--- TaskRun\n{}", yaml(serde_json::json!({ "status": run.data.get("status") })));
+        let mut status = run.data["status"].clone();
+        if let Some(status) = status.as_object_mut() {
+            status.retain(|key, _| !["taskSpec", "provenance", "artifacts"].contains(&key.as_str()));
+        }
+        let _ = write!(text, "\n--- TaskRun\n{}", yaml(serde_json::json!({ "status": status })));
     }
     match scene.lab.pods(&scene.namespace).list(&ListParams::default()).await {
         Ok(pods) => {

@@ -15,7 +15,7 @@ use super::{injector, install, tekton};
 use crate::cli::Format;
 
 /// No case may take longer. (The longest waits for an escalation of two and a half minutes.)
-const LIMIT: Duration = Duration::from_mins(10);
+const LIMIT: Duration = Duration::from_secs(600);
 /// A sign of life at least that often.
 const TICK: Duration = Duration::from_secs(10);
 
@@ -139,10 +139,10 @@ impl Board<'_> {
             notes,
             outcome,
         };
-        if group.disturbing {
-            if let Err(error) = install::repair(self.lab).await {
-                tried.outcome = Outcome::Failed(format!("Kickstand does not come back: {error:#}"));
-            }
+        if group.disturbing
+            && let Err(error) = install::repair(self.lab).await
+        {
+            tried.outcome = Outcome::Failed(format!("Kickstand does not come back: {error:#}"));
         }
         self.running().remove(&case.name);
         let mut all = self.tried();
@@ -175,10 +175,10 @@ impl Board<'_> {
                 Outcome::Failed(report::failure(&scene, &why).await)
             }
         };
-        if !(self.lab.options.keep && matches!(outcome, Outcome::Failed(_))) {
-            if let Err(error) = self.lab.delete_namespace(&scene.namespace).await {
-                self.say(&format!("namespace {} is left: {error:#}", scene.namespace));
-            }
+        if !(self.lab.options.keep && matches!(outcome, Outcome::Failed(_)))
+            && let Err(error) = self.lab.delete_namespace(&scene.namespace).await
+        {
+            self.say(&format!("namespace {} is left: {error:#}", scene.namespace));
         }
         (outcome, scene.notes())
     }

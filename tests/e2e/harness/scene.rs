@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 
 use super::injector::Injector;
 use super::lab::Lab;
-use super::pods::PodExt as _;
+use super::pods::PodExt;
 use super::record::{Condition, Record};
 use super::taskrun::TaskRun;
 
 /// How long to wait for what must come, before giving up. Generous: the machine may be small and busy.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A run failed because a step did: Tekton's words for it, the older one last.
+pub(crate) const STEP_FAILED: &[&str] = &["StepFailed", "Failed"];
 
 /// A case that cannot be tried here, and why.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +103,13 @@ impl<'a> Scene<'a> {
         let pod = held.await?;
         ensure!(pod.is_gated(), "expected a gate in the first step of pod {}, there is none", pod.name());
         Ok(pod)
+    }
+
+    /// Waits until its gate opens; at once an error if it has none.
+    pub(crate) async fn wait_until_open(&self, pod: &str) -> Result<Arc<Pod>> {
+        let created = self.wait_for_pod(pod, "it is there", |_| true).await?;
+        ensure!(created.is_gated(), "expected a gate in the first step of pod {pod}, there is none");
+        self.wait_for_pod(pod, "its gate opens", |pod| pod.gate_opened().is_some()).await
     }
 
     /// The pod was gated, its gate opened after all of these were ready, and its first step started after that.
@@ -235,12 +245,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// It fails, for this reason.
-    pub(crate) async fn fails(&self, reason: &str) -> Result<()> {
+    /// It fails, for one of these reasons.
+    pub(crate) async fn fails(&self, reasons: &[&str]) -> Result<()> {
         let verdict = self.verdict().await?;
         ensure!(
-            verdict.status == "False" && verdict.reason == reason,
-            "expected TaskRun {} to fail with {reason}, its verdict is Succeeded={} {}: {}",
+            verdict.status == "False" && reasons.contains(&verdict.reason.as_str()),
+            "expected TaskRun {} to fail with one of {reasons:?}, its verdict is Succeeded={} {}: {}",
             self.name,
             verdict.status,
             verdict.reason,
@@ -252,7 +262,7 @@ impl Run<'_> {
     /// Its pod, once it has ended.
     pub(crate) async fn pod_ends(&self) -> Result<Arc<Pod>> {
         let pod = self.pod().await?;
-        self.scene.wait_for_pod(&pod, "it ends", |pod| pod.is_terminal()).await
+        self.scene.wait_for_pod(&pod, "it ends", PodExt::is_terminal).await
     }
 
     /// The same, and in this phase.

@@ -113,6 +113,7 @@ pub(crate) async fn set(lab: &Lab, flags: &[(&str, &str)], nop: TektonNop) -> Re
 
 /// How Tekton's flags show in a pod.
 #[derive(Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Shape {
     waits: bool,
     waits_alone: bool,
@@ -164,11 +165,11 @@ async fn nop_image(lab: &Lab) -> Result<Option<(String, String)>> {
 }
 
 async fn set_nop_image(lab: &Lab, image: &str) -> Result<()> {
-    let (path, now) = nop_image(lab).await?.context("Tekton's controller has no argument -nop-image")?;
+    let (place, now) = nop_image(lab).await?.context("Tekton's controller has no argument -nop-image")?;
     if now == image {
         return Ok(());
     }
-    let patch: json_patch::Patch = serde_json::from_value(json!([{ "op": "replace", "path": path, "value": image }]))?;
+    let patch: json_patch::Patch = serde_json::from_value(json!([{ "op": "replace", "path": place, "value": image }]))?;
     deployments(lab).patch(CONTROLLER, &PatchParams::default(), &Patch::Json::<()>(patch)).await?;
     for _ in 0..180 {
         tokio::time::sleep(Duration::from_secs(1)).await;
