@@ -216,7 +216,9 @@ fn is_lost(pod: &Pod) -> bool {
     pod.status.phase == Phase::Unknown || pod.status.reason == "NodeLost"
 }
 
-fn is_past_deadline(pod: &Pod, now: Timestamp) -> bool {
+/// The kubelet is ending it.
+#[must_use]
+pub fn is_past_deadline(pod: &Pod, now: Timestamp) -> bool {
     let Some(seconds) = pod.spec.active_deadline_seconds else { return false };
     let elapsed = pod.status.start_time.map(|start| now.duration_since(start));
     // The last one is set by us: the kubelet is at it, whatever our clocks say.
