@@ -113,7 +113,10 @@ impl Verdict {
         let Some(owner) = tekton::owner(pod) else { return Self::None };
         let Some(run) = task_run.filter(|run| run.metadata.uid == owner.uid) else { return gone };
         let name = pod.metadata.name.as_str();
-        if let Some(attempt) = run.status.retries_status.iter().find(|attempt| attempt.pod_name == name) {
+        // The pod that is named now is the present attempt's, even if an earlier one had a pod of that name.
+        let is_named = run.status.pod_name == name;
+        let attempt = run.status.retries_status.iter().find(|attempt| attempt.pod_name == name);
+        if let Some(attempt) = attempt.filter(|_| !is_named) {
             return Self::Recorded { outcome: Outcome::Superseded, at: attempt.completion_time };
         }
         if let Some(condition) = run.status.conditions.iter().find(|condition| condition.kind == "Succeeded") {
@@ -127,7 +130,7 @@ impl Verdict {
             }
         }
         // Empty between an attempt's end and the next one's pod; a pod not named yet may be the next.
-        if !run.status.pod_name.is_empty() && run.status.pod_name != name {
+        if !run.status.pod_name.is_empty() && !is_named {
             return Self::Recorded { outcome: Outcome::Superseded, at: None };
         }
         Self::None
@@ -181,6 +184,9 @@ mod tests {
     #[case::has_nothing_but_null(json!({ "podName": null, "conditions": null, "retriesStatus": null, "completionTime": null }))]
     #[case::is_between_two_attempts(json!({
         "podName": "", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "another-pod" }]
+    }))]
+    #[case::tries_again_in_a_pod_of_the_same_name(json!({
+        "podName": "run-pod", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "run-pod" }]
     }))]
     fn there_is_no_verdict_while_the_run(#[case] status: Value) {
         assert_eq!(verdict(status), Verdict::None);

@@ -162,7 +162,8 @@ fn a_pod_past_its_own_deadline_is_left_alone(#[case] deadline: i64, #[case] now:
 #[test]
 fn a_pod_on_a_lost_node_is_left_alone_until_the_node_is_back() {
     let lost = finished().set("/status/reason", "NodeLost".into());
-    assert_eq!(seen_at(70).succeeded(61).on(lost), "nothing");
+    assert_eq!(seen_at(70).succeeded(61).on(lost.clone()), "nothing");
+    assert_eq!(seen_at(70).succeeded(61).on(lost.annotated("kickstand.dev/gate", "false")), "nothing");
     assert_eq!(seen_at(70).succeeded(61).on(finished()), "stop sidecar-web by nop, or end");
 }
 
