@@ -41,7 +41,13 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
     let draining = process.shutdown.draining.clone();
     process.part(
         "the look at the controller's Lease",
-        watcher.run(client, liveness::Settings::new(args.namespace, args.lease_name), liveness_metrics, waiting, draining),
+        watcher.run(
+            client,
+            liveness::Settings::new(args.namespace, args.lease_name),
+            liveness_metrics,
+            waiting,
+            draining,
+        ),
     );
 
     let (certificate, keeper) = tls::from_directory(tls::Settings::new(args.tls_dir), tls_metrics);
@@ -56,7 +62,8 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let router = admission::router(settings, admission_metrics, alive);
     let shutdown = process.shutdown.clone();
-    let serve = server::serve(listener, router, Some(certificate), server::Settings::default(), server_metrics, shutdown);
+    let serve =
+        server::serve(listener, router, Some(certificate), server::Settings::default(), server_metrics, shutdown);
     process.part("the webhook's server", serve);
     info!(address = %args.listen_address, "serving the webhook");
 
@@ -107,10 +114,8 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
     };
     let synced = process.readiness.token("a first look at pods, TaskRuns and namespaces");
     let draining = process.shutdown.draining.clone();
-    process.fallible(
-        "the controller",
-        controller::run(client, settings, metrics, leads, move || drop(synced), draining),
-    );
+    process
+        .fallible("the controller", controller::run(client, settings, metrics, leads, move || drop(synced), draining));
     // Nobody calls the controller: it leaves as soon as what it had begun is done.
     let settings = shutdown::Settings { grace: std::time::Duration::ZERO, ..shutdown::Settings::default() };
     process.run(settings).await

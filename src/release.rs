@@ -67,7 +67,9 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
         match configurations.delete(name, &DeleteParams::default()).await {
             Ok(_) => info!(configuration = name, "deleted: no new pod is gated from now on"),
             Err(KubeError::Api(status)) if status.code == 404 => info!(configuration = name, "is gone already"),
-            Err(error) => return Err(Error::Api(format!("delete mutatingwebhookconfiguration {name}"), Box::new(error))),
+            Err(error) => {
+                return Err(Error::Api(format!("delete mutatingwebhookconfiguration {name}"), Box::new(error)));
+            }
         }
     }
     let (_leads, leads) = channel::channel(true);
@@ -77,7 +79,8 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
     let until = Instant::now() + settings.deadline;
     let mut clean = 0;
     loop {
-        let shut: Vec<Pod> = list(&client, &settings).await?.into_iter().filter(|pod| is_held(pod, &settings)).collect();
+        let shut: Vec<Pod> =
+            list(&client, &settings).await?.into_iter().filter(|pod| is_held(pod, &settings)).collect();
         clean = if shut.is_empty() { clean + 1 } else { 0 };
         if clean >= CLEAN_LOOKS {
             info!("no gate is shut");
