@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     /// The verdict of `run-pod`, given its TaskRun's status.
-    fn verdict(status: Value) -> Verdict {
+    fn verdict(status: &Value) -> Verdict {
         let run = json!({ "metadata": { "name": "run", "namespace": "builds", "uid": RUN_UID }, "status": status });
         of(&serde_json::from_value(run).unwrap())
     }
@@ -169,9 +169,9 @@ mod tests {
     fn a_run_that_is_over_has_judged_its_pod(#[case] status: &str, #[case] outcome: Outcome) {
         let conditions = succeeded(status);
         let run = json!({ "podName": "run-pod", "conditions": conditions, "completionTime": at(61) });
-        assert_eq!(verdict(run), recorded(outcome, Some(61)));
+        assert_eq!(verdict(&run), recorded(outcome, Some(61)));
         let run = json!({ "podName": "run-pod", "conditions": conditions });
-        assert_eq!(verdict(run), recorded(outcome, Some(70)), "by the condition's time, if there is no other");
+        assert_eq!(verdict(&run), recorded(outcome, Some(70)), "by the condition's time, if there is no other");
     }
 
     #[rstest]
@@ -189,7 +189,7 @@ mod tests {
         "podName": "run-pod", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "run-pod" }]
     }))]
     fn there_is_no_verdict_while_the_run(#[case] status: Value) {
-        assert_eq!(verdict(status), Verdict::None);
+        assert_eq!(verdict(&status), Verdict::None);
     }
 
     #[rstest]
@@ -198,13 +198,13 @@ mod tests {
     #[case::which_succeeded_in_the_end(json!({ "podName": "run-pod-retry1", "conditions": succeeded("True") }))]
     fn an_attempt_of_a_retried_run_is_judged(#[case] mut status: Value) {
         status["retriesStatus"] = json!([{ "podName": "x" }, { "podName": "run-pod", "completionTime": at(61) }]);
-        assert_eq!(verdict(status), recorded(Outcome::Superseded, Some(61)));
+        assert_eq!(verdict(&status), recorded(Outcome::Superseded, Some(61)));
     }
 
     #[test]
     fn a_run_that_names_another_pod_has_given_this_one_up() {
         let run = json!({ "podName": "another-pod", "conditions": succeeded("Unknown") });
-        assert_eq!(verdict(run), recorded(Outcome::Superseded, None));
+        assert_eq!(verdict(&run), recorded(Outcome::Superseded, None));
     }
 
     #[test]

@@ -108,11 +108,7 @@ impl<'a> Scene<'a> {
             }
             match how {
                 Some(how) => orders.push(order(&sidecar, how)),
-                None if judged => {
-                    if self.end_unstoppable(&sidecar, done_at) {
-                        return;
-                    }
-                }
+                None if judged && self.end_unstoppable(&sidecar, done_at) => return,
                 None => {}
             }
         }
