@@ -116,7 +116,9 @@ fn shorten(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
-    format!("{}…", &text[..text.floor_char_boundary(bytes - '…'.len_utf8())])
+    let room = bytes - '…'.len_utf8();
+    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= room).last().unwrap_or_default();
+    format!("{}…", &text[..end])
 }
 
 /// Changes pods, while we lead.
@@ -319,10 +321,15 @@ mod tests {
         kube::Error::Api(status.boxed())
     }
 
-    fn blames_a_field() -> Option<StatusDetails> {
+    /// `details: {}`, as the API server writes it.
+    fn nothing() -> StatusDetails {
+        serde_json::from_str("{}").unwrap()
+    }
+
+    fn blames_a_field() -> StatusDetails {
         let cause =
             StatusCause { field: "spec".into(), message: "Forbidden".into(), reason: "FieldValueForbidden".into() };
-        Some(StatusDetails { name: "p".into(), kind: "Pod".into(), causes: vec![cause], ..StatusDetails::default() })
+        StatusDetails { name: "p".into(), kind: "Pod".into(), causes: vec![cause], ..nothing() }
     }
 
     const NOT_APPLIED: &str = "the server rejected our request due to an error in our request";
@@ -330,7 +337,7 @@ mod tests {
     #[rstest]
     #[case::gone(404, "pods \"p\" not found", None)]
     #[case::conflict(409, "the object has been modified", None)]
-    #[case::test_failed(422, NOT_APPLIED, Some(StatusDetails::default()))]
+    #[case::test_failed(422, NOT_APPLIED, Some(nothing()))]
     #[case::test_failed_without_details(422, NOT_APPLIED, None)]
     fn the_world_moved_on(#[case] code: u16, #[case] message: &str, #[case] details: Option<StatusDetails>) {
         assert_eq!(classify(&api(code, message, details)), Answer::MovedOn);
@@ -345,8 +352,8 @@ mod tests {
         None,
         Refusal::Invalid
     )]
-    #[case::invalid(422, "Pod \"p\" is invalid: spec: Forbidden", blames_a_field(), Refusal::Invalid)]
-    #[case::sly(422, NOT_APPLIED, blames_a_field(), Refusal::Invalid)]
+    #[case::invalid(422, "Pod \"p\" is invalid: spec: Forbidden", Some(blames_a_field()), Refusal::Invalid)]
+    #[case::sly(422, NOT_APPLIED, Some(blames_a_field()), Refusal::Invalid)]
     fn a_real_no(
         #[case] code: u16,
         #[case] message: &str,
@@ -363,7 +370,7 @@ mod tests {
     #[case::webhook_down(500, 0, None)]
     #[case::unavailable(503, 0, None)]
     fn not_now(#[case] code: u16, #[case] seconds: u32, #[case] after: Option<Duration>) {
-        let details = StatusDetails { retry_after_seconds: seconds, ..StatusDetails::default() };
+        let details = StatusDetails { retry_after_seconds: seconds, ..nothing() };
         assert_eq!(classify(&api(code, "", Some(details))), Answer::NotNow(after));
     }
 

@@ -422,12 +422,12 @@ impl Inner {
     fn drop_pod_keeping_run(&mut self, key: &Key) -> Option<Entry> {
         let entry = self.pods.remove(key)?;
         self.gates_shut -= usize::from(gate::is_shut(&entry.pod));
-        if let Some(owner) = tekton::owner(&entry.pod) {
-            if let Some(keys) = self.by_owner.get_mut(&owner.uid) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.by_owner.remove(&owner.uid);
-                }
+        if let Some(owner) = tekton::owner(&entry.pod)
+            && let Some(keys) = self.by_owner.get_mut(&owner.uid)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_owner.remove(&owner.uid);
             }
         }
         Some(entry)

@@ -90,6 +90,11 @@ pub(super) async fn run(
     store.pods_synced().await;
     let mut backoff = delays(SHORTEST_BACKOFF, LONGEST_BACKOFF);
     let mut said = None;
+    let lose_all = || {
+        for scope in scopes {
+            store.lose_runs(scope);
+        }
+    };
     loop {
         let found = discover(client).await;
         let words = match &found {
@@ -99,9 +104,9 @@ pub(super) async fn run(
         };
         if said.as_ref() != Some(&words) {
             if found.is_err() {
-                warn!("{words}")
+                warn!("{words}");
             } else {
-                info!("{words}")
+                info!("{words}");
             }
             said = Some(words);
         }
@@ -125,9 +130,9 @@ pub(super) async fn run(
                     backoff = delays(SHORTEST_BACKOFF, LONGEST_BACKOFF);
                 }
                 store.set_served(None);
-                scopes.iter().for_each(|scope| store.lose_runs(scope));
+                lose_all();
             }
-            Ok(None) => scopes.iter().for_each(|scope| store.lose_runs(scope)),
+            Ok(None) => lose_all(),
             Err(_) => metrics.watch_error(Watched::TaskRuns),
         }
         tokio::time::sleep(backoff.next().unwrap_or(LONGEST_BACKOFF)).await;
