@@ -1,6 +1,8 @@
 //! `docs/reference.md` is made from the code: this test holds it to that. `UPDATE_DOCS=1 cargo test --test docs` writes
 //! it anew.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
