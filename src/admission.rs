@@ -61,7 +61,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             max_body_bytes: 7 << 20,
-            max_buffered_bytes: 64 << 20,
+            max_buffered_bytes: 32 << 20,
             max_concurrent: 256,
             deadline: Duration::from_secs(4),
         }
@@ -189,36 +189,24 @@ impl Webhook {
         let (status, reason) = (refused.status(), refused.reason.as_label());
         self.metrics.refusals.count(refused.reason);
         if let Some(left_out) = self.refusals.pass() {
-            warn!(status = status.as_u16(), reason, why = %refused.words, left_out, "refused a request");
+            warn!(status = status.as_u16(), reason, why = &*refused.words, left_out, "refused a request");
         }
         (status, format!("kickstand: {}\n", refused.words)).into_response()
     }
 
     fn tell(&self, request: &Request, outcome: &Outcome) {
-        let Some(left_out) = self.reviews.pass() else { return };
         let (uid, dry_run) = (shortened(&request.uid, LOGGED_CHARACTERS), request.dry_run.unwrap_or_default());
         let namespace = shortened(request.namespace.as_deref().unwrap_or_default(), LOGGED_CHARACTERS);
         let name = shortened(request.object_name(), LOGGED_CHARACTERS);
         let decision = outcome.decision.as_label();
         let why = shortened(&outcome.why, 2 * LOGGED_CHARACTERS);
+        if outcome.decision.is_silent() {
+            return debug!(namespace, name, decision, why, dry_run, uid, "not gated");
+        }
+        let Some(left_out) = self.reviews.pass() else { return };
         match outcome.decision {
             Decision::Gated => {
-                info!(
-                    namespace,
-                    name,
-                    decision,
-                    waits_for = why,
-                    dry_run,
-                    uid,
-                    left_out,
-                    "the first step waits for its sidecars"
-                );
-            }
-            Decision::NotATaskRun | Decision::OptedOut | Decision::GateOff | Decision::NoSidecar => {
-                debug!(namespace, name, decision, why, dry_run, uid, left_out, "not gated");
-            }
-            Decision::NoController | Decision::NoFirstStep | Decision::InTheWay | Decision::UnknownEntrypoint => {
-                warn!(namespace, name, decision, why, dry_run, uid, left_out, "not gated");
+                info!(namespace, name, decision, waits_for = why, dry_run, uid, left_out, "the first step is held");
             }
             Decision::NotAPodCreation => {
                 warn!(
@@ -229,12 +217,13 @@ impl Webhook {
                     dry_run,
                     uid,
                     left_out,
-                    "allowed untouched: the webhook configuration should not send this"
+                    "no creation of a pod: left as it is; the rules of the webhook configuration ask for too much"
                 );
             }
             Decision::Untypable | Decision::InternalError => {
-                error!(namespace, name, decision, why, dry_run, uid, left_out, "allowed untouched");
+                error!(namespace, name, decision, why, dry_run, uid, left_out, "cannot decide this: left as it is");
             }
+            _ => warn!(namespace, name, decision, why, dry_run, uid, left_out, "not gated"),
         }
     }
 }
@@ -378,6 +367,7 @@ impl Outcome {
 
     fn answer(self, uid: String) -> Answer {
         let mut audit_annotations = BTreeMap::new();
+        // The other pods of a cluster are none of our business, not even in its audit log.
         if self.decision != Decision::NotATaskRun {
             audit_annotations.insert("decision", self.decision.as_label().to_owned());
         }

@@ -119,7 +119,7 @@ pub struct ControllerArgs {
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub manage_certificates: bool,
     /// The MutatingWebhookConfiguration whose caBundle is kept
-    #[arg(long, default_value = "kickstand", value_name = "NAME")]
+    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
     pub webhook_configuration: String,
     /// The Service that the certificate is made out to
     #[arg(long, default_value = "kickstand-webhook", value_name = "NAME")]
@@ -143,7 +143,7 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub delete_webhook: bool,
     /// Its name
-    #[arg(long, default_value = "kickstand", value_name = "NAME")]
+    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
     pub webhook_configuration: String,
     /// Release these namespaces alone; without it, the whole cluster
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]

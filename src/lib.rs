@@ -5,8 +5,10 @@
 //! waits, and decides nothing.
 pub mod admin;
 pub mod admission;
+pub mod app;
 pub mod certificates;
 pub mod clock;
+pub mod config;
 pub mod controller;
 pub mod effects;
 pub mod inject;

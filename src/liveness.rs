@@ -222,6 +222,10 @@ mod tests {
     use std::future::ready;
     use std::sync::atomic::{AtomicI64, Ordering};
 
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
     use crate::readiness::{Readiness, State};
 
@@ -319,6 +323,38 @@ mod tests {
         assert_eq!(seen, [(true, true), (true, true), (true, false)]);
         assert!(metrics.failures.of(LeaseFailure::Forbidden) > 5);
         assert_eq!(metrics.alive.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn that_one_lease_is_read_and_a_refusal_is_told_apart() {
+        let (service, mut api) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let (metrics, stop) = (LivenessMetrics::default(), CancellationToken::new());
+        let settings = Settings { every: Duration::from_millis(1), ..settings() };
+        let (liveness, watcher) = watcher();
+        let token = Readiness::default().token("controller");
+        let task =
+            tokio::spawn(watcher.run(Client::new(service, "other"), settings, metrics.clone(), token, stop.clone()));
+        let lease = |second| {
+            let time = format!("2026-01-01T00:00:0{second}.000000Z");
+            (200, json!({ "metadata": {}, "spec": { "holderIdentity": "one", "renewTime": time } }))
+        };
+        let refusal = |code| (code, json!({ "status": "Failure", "message": "no", "reason": "No", "code": code }));
+        for (code, body) in [refusal(403), refusal(404), refusal(500), lease(1), lease(2)] {
+            let (request, send) = api.next_request().await.unwrap();
+            assert_eq!(request.method(), "GET");
+            assert_eq!(
+                request.uri().path(),
+                "/apis/coordination.k8s.io/v1/namespaces/kickstand/leases/kickstand-controller"
+            );
+            let body = Body::from(body.to_string().into_bytes());
+            send.send_response(Response::builder().status(code).body(body).unwrap());
+        }
+        api.next_request().await.unwrap();
+        assert!(liveness.alive());
+        let counted = [LeaseFailure::Forbidden, LeaseFailure::NotFound, LeaseFailure::Other, LeaseFailure::Timeout];
+        assert_eq!(counted.map(|failure| metrics.failures.of(failure)), [1, 1, 1, 0]);
+        stop.cancel();
+        task.await.unwrap();
     }
 
     #[test]

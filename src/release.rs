@@ -1,1 +1,176 @@
-//! (to come)
+//! `kickstand release`: opens every gate that is still shut, before the controllers go, or when somebody must have
+//! everything go through.
+//!
+//! Permissions: `list` and `patch` on pods, `get` on taskruns, `create` on events; `delete` on the webhook's
+//! configuration, if it is to go.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::{Api, ApiResource, DeleteParams, ListParams};
+use kube::{Client, Error as KubeError};
+use tokio::sync::watch as channel;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::effects::{self, Effects, Outcome};
+use crate::metrics::controller::Metrics;
+use crate::pod::decide::{self, Context};
+use crate::pod::gate;
+use crate::pod::model::Pod;
+use crate::pod::tekton::TASK_RUN;
+use crate::pod::verdict::Verdict;
+use crate::watch::{self, Live};
+
+/// Between two looks at all pods.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Looks in a row that find nothing shut, before it is believed: a pod that was being admitted may be listed late.
+const CLEAN_LOOKS: u32 = 3;
+/// Pods in one answer.
+const PAGE: u32 = 250;
+
+/// What to release.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Delete this MutatingWebhookConfiguration first.
+    pub webhook_configuration: Option<String>,
+    /// These namespaces alone; empty = the whole cluster.
+    pub namespaces: Vec<String>,
+    /// Give up after this long.
+    pub deadline: Duration,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+}
+
+/// Why gates may still be shut.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server did not do as asked.
+    #[error("cannot {0}")]
+    Api(String, #[source] Box<KubeError>),
+    /// Time is over.
+    #[error(
+        "{} gates are still shut: {}. See the pods' Events; `kubectl annotate pod … kickstand.dev/ready=now` opens one by hand",
+        .0.len(), .0.join(", ")
+    )]
+    StillShut(Vec<String>),
+}
+
+/// Releases every pod that is held, and ends the pods of runs that are over.
+///
+/// # Errors
+/// If pods cannot be listed, or gates are still shut at the deadline.
+pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
+    if let Some(name) = &settings.webhook_configuration {
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        match configurations.delete(name, &DeleteParams::default()).await {
+            Ok(_) => info!(configuration = name, "deleted: no new pod is gated from now on"),
+            Err(KubeError::Api(status)) if status.code == 404 => info!(configuration = name, "is gone already"),
+            Err(error) => {
+                return Err(Error::Api(format!("delete mutatingwebhookconfiguration {name}"), Box::new(error)));
+            }
+        }
+    }
+    let (_leads, leads) = channel::channel(true);
+    let acts = effects::Settings { nop_image: String::new(), instance: "release".to_owned() };
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let effects = Effects::new(client.clone(), acts, leads, settings.now, metrics);
+    let until = Instant::now() + settings.deadline;
+    let mut clean = 0;
+    loop {
+        let shut: Vec<Pod> =
+            list(&client, &settings).await?.into_iter().filter(|pod| is_held(pod, &settings)).collect();
+        clean = if shut.is_empty() { clean + 1 } else { 0 };
+        if clean >= CLEAN_LOOKS {
+            info!("no gate is shut");
+            return Ok(());
+        }
+        if Instant::now() >= until && !shut.is_empty() {
+            return Err(Error::StillShut(shut.iter().map(name).collect()));
+        }
+        if !shut.is_empty() {
+            info!(pods = shut.len(), "gates are shut: opening them");
+        }
+        for pod in &shut {
+            release(&client, &effects, pod, &settings).await;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Settings) {
+    let verdict = match verdict(client, pod).await {
+        Ok(verdict) => verdict,
+        Err(error) => {
+            warn!(pod = name(pod), %error, "could not read the TaskRun");
+            return;
+        }
+    };
+    let now = (settings.now)();
+    let context = Context {
+        verdict,
+        // No time to let things settle: the controllers are about to go.
+        verdict_seen: Some(Timestamp::UNIX_EPOCH),
+        now,
+        namespace_opted_out: false,
+        leaving: true,
+        nop_image: "",
+        tekton_nop_images: &[],
+    };
+    for action in decide::decide(pod, &context).actions {
+        match effects.change(pod, &action.effect).await {
+            Outcome::Done => {
+                info!(pod = name(pod), reason = action.reason.as_str(), message = action.message, "done");
+                effects.say(pod, action.reason, &action.message, &action.message).await;
+            }
+            other => info!(pod = name(pod), outcome = ?other, "not done: looking again"),
+        }
+    }
+}
+
+/// The verdict as the API server knows it now; none if TaskRuns are not served or may not be read.
+async fn verdict(client: &Client, pod: &Pod) -> Result<Verdict, KubeError> {
+    let Some(served) = watch::discover(client).await? else { return Ok(Verdict::None) };
+    Ok(match watch::read(client, &served, pod).await? {
+        Live::Run(run) => Verdict::of(pod, Some(&run)),
+        Live::Gone => Verdict::of(pod, None),
+        Live::Unreadable => Verdict::None,
+    })
+}
+
+async fn list(client: &Client, settings: &Settings) -> Result<Vec<Pod>, Error> {
+    let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+    let apis: Vec<Api<watch::Seen<Pod>>> = if settings.namespaces.is_empty() {
+        vec![Api::all_with(client.clone(), &resource)]
+    } else {
+        let api = |namespace: &String| Api::namespaced_with(client.clone(), namespace, &resource);
+        settings.namespaces.iter().map(api).collect()
+    };
+    let mut pods = Vec::new();
+    for api in apis {
+        let mut page = ListParams::default().labels(TASK_RUN).limit(PAGE);
+        loop {
+            let list = api.list(&page).await.map_err(|error| Error::Api("list pods".to_owned(), Box::new(error)))?;
+            pods.extend(list.items.into_iter().map(|seen| seen.object));
+            match list.metadata.continue_ {
+                Some(token) if !token.is_empty() => page = page.continue_token(&token),
+                _ => break,
+            }
+        }
+    }
+    Ok(pods)
+}
+
+/// Held, and not about to end anyway.
+fn is_held(pod: &Pod, settings: &Settings) -> bool {
+    gate::is_shut(pod)
+        && !decide::is_terminal(pod)
+        && pod.metadata.deletion_timestamp.is_none()
+        && !decide::is_past_deadline(pod, (settings.now)())
+        && !crate::pod::tekton::is_cancelled(pod)
+}
+
+fn name(pod: &Pod) -> String {
+    format!("{}/{}", pod.metadata.namespace, pod.metadata.name)
+}

@@ -252,9 +252,10 @@ impl Pair {
             let (_, parsed) =
                 X509Certificate::from_der(certificate).map_err(|why| Unusable::Certificate(why.to_string()))?;
             let validity = parsed.validity();
-            let time = |second| Timestamp::from_second(second).map_err(|why| Unusable::Certificate(why.to_string()));
-            not_before = not_before.max(time(validity.not_before.timestamp())?);
-            not_after = not_after.min(time(validity.not_after.timestamp())?);
+            // "Never" is written as the last second of 9999, which lies beyond what a Timestamp holds.
+            let time = |second, beyond| Timestamp::from_second(second).unwrap_or(beyond);
+            not_before = not_before.max(time(validity.not_before.timestamp(), Timestamp::MIN));
+            not_after = not_after.min(time(validity.not_after.timestamp(), Timestamp::MAX));
             subject.get_or_insert_with(|| parsed.subject().to_string());
         }
 
@@ -285,8 +286,12 @@ mod tests {
     use super::*;
 
     fn files() -> Files {
+        signed(&CertificateParams::new(vec!["kickstand.test".into()]).unwrap())
+    }
+
+    fn signed(params: &CertificateParams) -> Files {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["kickstand.test".into()]).unwrap().self_signed(&key).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
         Files { certificate: certificate.pem().into_bytes(), key: key.serialize_pem().into_bytes() }
     }
 
@@ -297,6 +302,13 @@ mod tests {
         assert_eq!(pair.validity(pair.not_before), Validity::Valid);
         assert_eq!(pair.validity(Timestamp::MIN), Validity::Early);
         assert_eq!(pair.validity(Timestamp::MAX), Validity::Expired);
+    }
+
+    #[test]
+    fn a_certificate_that_never_expires_can_be_served() {
+        let mut params = CertificateParams::new(vec!["kickstand.test".into()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(9999, 12, 31);
+        assert_eq!(Pair::of(&signed(&params)).unwrap().not_after, Timestamp::MAX);
     }
 
     #[test]

@@ -409,7 +409,6 @@ fn the_command_lines_are_these() {
 }
 
 #[test]
-#[ignore = "until the binary has its command line"]
 fn the_binary_knows_every_flag_that_the_chart_may_pass() {
     let helm = helm_or_skip!();
     let everything = [

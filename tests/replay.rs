@@ -3,6 +3,7 @@
 //! `fixtures/live`: watch events of a real cluster (Kubernetes 1.37, Tekton 1.15, Istio), on which Kickstand was not.
 //! `fixtures/status`: sequences of statuses reckoned from the kubelet's sources and public reports, each with what plain
 //! rules would expect. Both are thinned to what is read here.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a fixture that cannot be read fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

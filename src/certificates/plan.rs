@@ -54,6 +54,8 @@ pub fn plan(found: &Found, names: &[String], now: Timestamp) -> Result<Plan, Mak
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::pem::PemObject as _;
 
     use super::*;
     use crate::certificates::authority::{CA_LIFETIME, LEAF_LIFETIME, make_ca, make_leaf};
@@ -164,7 +166,6 @@ mod tests {
     fn what_is_made_is_what_a_tls_client_accepts() {
         let found = found(SignedDuration::ZERO);
         let mut roots = rustls::RootCertStore::empty();
-        use rustls::pki_types::pem::PemObject;
         roots.add(rustls::pki_types::CertificateDer::from_pem_slice(found.ca.certificate.as_bytes()).unwrap()).unwrap();
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let verifier =
@@ -174,7 +175,6 @@ mod tests {
         let time = rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(
             now().as_second().try_into().unwrap(),
         ));
-        use rustls::client::danger::ServerCertVerifier;
         verifier.verify_server_cert(&leaf, &[], &name, &[], time).unwrap();
     }
 }

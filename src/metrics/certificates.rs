@@ -20,23 +20,29 @@ impl CertificateMetrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let until = "Until when the certificate that the controller keeps is valid, in seconds since the epoch; 0 on a replica that does not lead.";
-        registry.register_with_unit("kickstand_ca_not_after", until, Unit::Seconds, metrics.ca_until.clone());
-        registry.register_with_unit(
-            "kickstand_webhook_certificate_not_after",
-            until,
-            Unit::Seconds,
-            metrics.leaf_until.clone(),
-        );
-        registry.register("kickstand_ca_made", "CAs made.", metrics.made[0].clone());
+        let gauges = [
+            ("kickstand_controller_ca_not_after_timestamp", "CA", &metrics.ca_until),
+            ("kickstand_controller_certificate_not_after_timestamp", "webhook's certificate", &metrics.leaf_until),
+        ];
+        for (name, of, gauge) in gauges {
+            let help = format!(
+                "Unix time until which the {of} that the leader keeps is valid; 0 on a replica that does not lead"
+            );
+            registry.register_with_unit(name, help, Unit::Seconds, gauge.clone());
+        }
         registry.register(
-            "kickstand_webhook_certificates_made",
-            "Certificates made for the webhook.",
+            "kickstand_controller_ca_made",
+            "CAs that were made, the first included",
+            metrics.made[0].clone(),
+        );
+        registry.register(
+            "kickstand_controller_certificates_made",
+            "Certificates that were made for the webhook, the first included",
             metrics.made[1].clone(),
         );
         registry.register(
-            "kickstand_certificate_failures",
-            "Attempts to look after the certificates that failed: an object could not be read or written.",
+            "kickstand_controller_certificate_failures",
+            "Looks after the certificates that failed, since an object could not be read or written; tried again in seconds",
             metrics.failures.clone(),
         );
         metrics

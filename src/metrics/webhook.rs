@@ -59,6 +59,14 @@ impl From<&mutate::Decision> for Decision {
     }
 }
 
+impl Decision {
+    /// Nothing that anybody has to hear of: see [`mutate::Ungated::is_silent`].
+    #[must_use]
+    pub fn is_silent(self) -> bool {
+        matches!(self, Self::NotATaskRun | Self::OptedOut | Self::GateOff | Self::NoSidecar)
+    }
+}
+
 closed_label! {
     /// Why a request got an HTTP error instead of a review.
     Refusal, "reason" {
@@ -281,7 +289,7 @@ mod tests {
     use crate::pod::tekton::NotOurs;
 
     #[test]
-    fn a_decision_is_labelled_as_the_pure_core_calls_it() {
+    fn a_decision_is_what_the_pure_core_says_it_is() {
         for why in [
             Ungated::NotOurs(NotOurs::NoLabel),
             Ungated::OptedOut,
@@ -292,8 +300,9 @@ mod tests {
             Ungated::InTheWay("way"),
             Ungated::Entrypoint(Unknown::WaitsForExistence),
         ] {
-            let label = why.as_label();
-            assert_eq!(Decision::from(&mutate::Decision::Ungated(why)).as_label(), label);
+            let expected = (why.as_label(), why.is_silent());
+            let decision = Decision::from(&mutate::Decision::Ungated(why));
+            assert_eq!((decision.as_label(), decision.is_silent()), expected);
         }
     }
 

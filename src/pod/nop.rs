@@ -73,7 +73,7 @@ mod tests {
     #[case::a_users_program(&["/app/server"])]
     #[case::a_longer_name(&["/bin/push"])]
     #[case::a_known_name_in_another_folder(&["/opt/bin/sh"])]
-    #[case::an_absolute_one_by_name(&["daprd"])]
+    #[case::an_absolute_one_by_name(&["vault-agent"])]
     #[case::an_empty_one(&[""])]
     fn another_is_not(#[case] command: &[&str]) {
         assert!(!covers(&running(command)));

@@ -78,7 +78,8 @@ mod tests {
     }
 
     fn text(patch: &Patch) -> String {
-        patch.0.iter().map(|operation| format!("{}\n", json!(operation))).collect()
+        let operations: Vec<String> = patch.0.iter().map(|operation| json!(operation).to_string()).collect();
+        operations.join("\n")
     }
 
     #[test]

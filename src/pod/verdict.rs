@@ -113,7 +113,10 @@ impl Verdict {
         let Some(owner) = tekton::owner(pod) else { return Self::None };
         let Some(run) = task_run.filter(|run| run.metadata.uid == owner.uid) else { return gone };
         let name = pod.metadata.name.as_str();
-        if let Some(attempt) = run.status.retries_status.iter().find(|attempt| attempt.pod_name == name) {
+        // The pod that is named now is the present attempt's, even if an earlier one had a pod of that name.
+        let is_named = run.status.pod_name == name;
+        let attempt = run.status.retries_status.iter().find(|attempt| attempt.pod_name == name);
+        if let Some(attempt) = attempt.filter(|_| !is_named) {
             return Self::Recorded { outcome: Outcome::Superseded, at: attempt.completion_time };
         }
         if let Some(condition) = run.status.conditions.iter().find(|condition| condition.kind == "Succeeded") {
@@ -127,7 +130,7 @@ impl Verdict {
             }
         }
         // Empty between an attempt's end and the next one's pod; a pod not named yet may be the next.
-        if !run.status.pod_name.is_empty() && run.status.pod_name != name {
+        if !run.status.pod_name.is_empty() && !is_named {
             return Self::Recorded { outcome: Outcome::Superseded, at: None };
         }
         Self::None
@@ -143,7 +146,7 @@ mod tests {
     use super::*;
 
     /// The verdict of `run-pod`, given its TaskRun's status.
-    fn verdict(status: Value) -> Verdict {
+    fn verdict(status: &Value) -> Verdict {
         let run = json!({ "metadata": { "name": "run", "namespace": "builds", "uid": RUN_UID }, "status": status });
         of(&serde_json::from_value(run).unwrap())
     }
@@ -166,9 +169,9 @@ mod tests {
     fn a_run_that_is_over_has_judged_its_pod(#[case] status: &str, #[case] outcome: Outcome) {
         let conditions = succeeded(status);
         let run = json!({ "podName": "run-pod", "conditions": conditions, "completionTime": at(61) });
-        assert_eq!(verdict(run), recorded(outcome, Some(61)));
+        assert_eq!(verdict(&run), recorded(outcome, Some(61)));
         let run = json!({ "podName": "run-pod", "conditions": conditions });
-        assert_eq!(verdict(run), recorded(outcome, Some(70)), "by the condition's time, if there is no other");
+        assert_eq!(verdict(&run), recorded(outcome, Some(70)), "by the condition's time, if there is no other");
     }
 
     #[rstest]
@@ -182,8 +185,11 @@ mod tests {
     #[case::is_between_two_attempts(json!({
         "podName": "", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "another-pod" }]
     }))]
+    #[case::tries_again_in_a_pod_of_the_same_name(json!({
+        "podName": "run-pod", "conditions": succeeded("Unknown"), "retriesStatus": [{ "podName": "run-pod" }]
+    }))]
     fn there_is_no_verdict_while_the_run(#[case] status: Value) {
-        assert_eq!(verdict(status), Verdict::None);
+        assert_eq!(verdict(&status), Verdict::None);
     }
 
     #[rstest]
@@ -192,13 +198,13 @@ mod tests {
     #[case::which_succeeded_in_the_end(json!({ "podName": "run-pod-retry1", "conditions": succeeded("True") }))]
     fn an_attempt_of_a_retried_run_is_judged(#[case] mut status: Value) {
         status["retriesStatus"] = json!([{ "podName": "x" }, { "podName": "run-pod", "completionTime": at(61) }]);
-        assert_eq!(verdict(status), recorded(Outcome::Superseded, Some(61)));
+        assert_eq!(verdict(&status), recorded(Outcome::Superseded, Some(61)));
     }
 
     #[test]
     fn a_run_that_names_another_pod_has_given_this_one_up() {
         let run = json!({ "podName": "another-pod", "conditions": succeeded("Unknown") });
-        assert_eq!(verdict(run), recorded(Outcome::Superseded, None));
+        assert_eq!(verdict(&run), recorded(Outcome::Superseded, None));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Scene<'_> {
         }
         if tekton::is_cancelled(self.pod) {
             // Its verdict comes in a moment, and ends it.
-            let message = "the run is cancelled: the first step will not start".to_owned();
+            let message = "the run is cancelled: the first step will not start";
             return self.say(Reason::GateClosed, "cancelled".to_owned(), message);
         }
         if release {
@@ -82,7 +82,7 @@ impl Scene<'_> {
         let (due, ahead) = HELD_REPORTS.split_at(HELD_REPORTS.partition_point(|after| *after <= elapsed));
         if let Some(after) = due.last() {
             let message = format!("the first step has been held for {after:#}: {}", held.join("; "));
-            self.say(Reason::GateHeld, format!("held {after:#}"), message);
+            self.say(Reason::GateHeld, format!("held {after:#}"), &message);
         }
         if let Some(next) = ahead.first() {
             self.is_due(start, *next);

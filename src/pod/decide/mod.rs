@@ -116,7 +116,7 @@ pub enum How {
 impl How {
     /// The image that a swap writes.
     #[must_use]
-    pub fn image<'a>(self, nop_image: &'a str) -> &'a str {
+    pub fn image(self, nop_image: &str) -> &str {
         match self {
             Self::Nop => nop_image,
             Self::Ended => ENDED_IMAGE,
@@ -150,7 +150,7 @@ pub fn decide(pod: &Pod, context: &Context<'_>) -> Decision {
         for malformed in &malformed {
             // With its value: one annotation may have several entries that cannot be read.
             let key = format!("{} {}", malformed.key, malformed.value);
-            scene.say(Reason::BadAnnotation, key, malformed.to_string());
+            scene.say(Reason::BadAnnotation, key, &malformed.to_string());
         }
     }
     if gate::is_shut(pod) {
@@ -202,8 +202,8 @@ impl Scene<'_> {
         self.decision.actions.push(Action { effect, reason, message, on_verdict });
     }
 
-    fn say(&mut self, reason: Reason, key: String, message: String) {
-        self.act(Effect::Say { key }, reason, &message, false);
+    fn say(&mut self, reason: Reason, key: String, message: &str) {
+        self.act(Effect::Say { key }, reason, message, false);
     }
 
     fn look_again_at(&mut self, time: Timestamp) {
@@ -216,7 +216,9 @@ fn is_lost(pod: &Pod) -> bool {
     pod.status.phase == Phase::Unknown || pod.status.reason == "NodeLost"
 }
 
-fn is_past_deadline(pod: &Pod, now: Timestamp) -> bool {
+/// The kubelet is ending it.
+#[must_use]
+pub fn is_past_deadline(pod: &Pod, now: Timestamp) -> bool {
     let Some(seconds) = pod.spec.active_deadline_seconds else { return false };
     let elapsed = pod.status.start_time.map(|start| now.duration_since(start));
     // The last one is set by us: the kubelet is at it, whatever our clocks say.

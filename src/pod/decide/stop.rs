@@ -65,13 +65,18 @@ impl<'a> Scene<'a> {
             // Stopping before the verdict may turn the pod Failed, and Tekton would blame the run: only where nothing else
             // can end it. Tekton ≥ 1.4 with enable-kubernetes-sidecar waits for native sidecars, which the kubelet ends
             // after the classic ones, which nobody ends.
-            Phase::Running if judged || sidecars::native(self.pod).any(|sidecar| sidecar.is_running()) => {
+            Phase::Running if judged || self.is_deadlocked() => {
                 self.stop_running(done_at, judged);
             }
             // Tekton does not judge a pod that is Pending, and one container that never started keeps it so.
             Phase::Pending => self.replace_unstarted(done_at, judged),
             _ => {}
         }
+    }
+
+    /// Tekton may be waiting for a native sidecar. An old one never is: it is merely slow.
+    fn is_deadlocked(&self) -> bool {
+        tekton::names_its_owner(self.pod) && sidecars::native(self.pod).any(|sidecar| sidecar.is_running())
     }
 
     /// Stops what runs, or is between two starts of a crash loop: helpers first.
@@ -103,11 +108,7 @@ impl<'a> Scene<'a> {
             }
             match how {
                 Some(how) => orders.push(order(&sidecar, how)),
-                None if judged => {
-                    if self.end_unstoppable(&sidecar, done_at) {
-                        return;
-                    }
-                }
+                None if judged && self.end_unstoppable(&sidecar, done_at) => return,
                 None => {}
             }
         }

@@ -111,11 +111,19 @@ import() {
   local out names
   out=$(ctr images import "$1" 2>&1) ||
     die "containerd does not take $1: $(tail -n 1 <<<"$out")" "It takes OCI archives and docker archives (as of 'docker save')."
-  names=$(tr '\r' '\n' <<<"$out" | sed -nE 's/^([^[:blank:]]+)[[:blank:]]+saved.*/\1/p' | sort -u)
+  names=$(archive_names "$1")
   # containerd is content with one that nothing can be started from.
   [ -n "$names" ] ||
     die "the archive $1 names no image" "Next: make it with a name, as in oci-archive:FILE:localhost/NAME:TAG"
   echo "$names"
+}
+
+# archive_names ARCHIVE: as its own index says: what ctr prints is a progress display, and spoils some names.
+archive_names() {
+  {
+    tar -xOf "$1" index.json 2>/dev/null | grep -oE '"(io.containerd.image.name|org.opencontainers.image.ref.name)": *"[^"]*"' || true
+    tar -xOf "$1" manifest.json 2>/dev/null | grep -oE '"RepoTags": *\[[^]]*\]' | grep -oE '"[^"]*:[^"]*"' || true
+  } | sed -E 's/.*"([^"]*)"$/\1/' | sort -u
 }
 
 # load ARGUMENT…: archives, or images of buildah's local store.

@@ -17,7 +17,7 @@ use crate::pod::verdict::Outcome;
 #[derive(Clone, Debug)]
 pub(in crate::pod) struct Seen {
     verdict: Verdict,
-    verdict_seen: Option<Timestamp>,
+    since: Option<Timestamp>,
     now: Timestamp,
     namespace_opted_out: bool,
     leaving: bool,
@@ -25,7 +25,7 @@ pub(in crate::pod) struct Seen {
 
 /// No verdict, and that many seconds after the pod's start.
 pub(in crate::pod) fn seen_at(now: i64) -> Seen {
-    Seen { verdict: Verdict::None, verdict_seen: None, now: at(now), namespace_opted_out: false, leaving: false }
+    Seen { verdict: Verdict::None, since: None, now: at(now), namespace_opted_out: false, leaving: false }
 }
 
 impl Seen {
@@ -43,7 +43,7 @@ impl Seen {
     }
 
     fn verdict_first_seen(mut self, first: i64) -> Self {
-        self.verdict_seen = Some(at(first));
+        self.since = Some(at(first));
         self
     }
 
@@ -63,7 +63,7 @@ impl Seen {
             pod,
             &Context {
                 verdict: self.verdict.clone(),
-                verdict_seen: self.verdict_seen,
+                verdict_seen: self.since,
                 now: self.now,
                 namespace_opted_out: self.namespace_opted_out,
                 leaving: self.leaving,
@@ -162,7 +162,8 @@ fn a_pod_past_its_own_deadline_is_left_alone(#[case] deadline: i64, #[case] now:
 #[test]
 fn a_pod_on_a_lost_node_is_left_alone_until_the_node_is_back() {
     let lost = finished().set("/status/reason", "NodeLost".into());
-    assert_eq!(seen_at(70).succeeded(61).on(lost), "nothing");
+    assert_eq!(seen_at(70).succeeded(61).on(lost.clone()), "nothing");
+    assert_eq!(seen_at(70).succeeded(61).on(lost.annotated("kickstand.dev/gate", "false")), "nothing");
     assert_eq!(seen_at(70).succeeded(61).on(finished()), "stop sidecar-web by nop, or end");
 }
 
@@ -285,7 +286,7 @@ fn a_tenants_nonsense_never_panics() {
                     for verdict in [Some(Timestamp::MIN), Some(Timestamp::MAX), None] {
                         let mut seen = seen_at(0).recorded(Outcome::Succeeded, None);
                         seen.verdict = Verdict::Recorded { outcome: Outcome::Gone, at: verdict };
-                        seen.verdict_seen = verdict;
+                        seen.since = verdict;
                         seen.now = now;
                         seen.decide(&pod);
                         seen.verdict = Verdict::None;

@@ -159,7 +159,7 @@ fn a_sight() -> impl Strategy<Value = Seen> {
         |(verdict, first, now, namespace_opted_out, leaving)| {
             let verdict = verdict
                 .map_or(Verdict::None, |(outcome, recorded)| Verdict::Recorded { outcome, at: recorded.map(at) });
-            Seen { verdict, verdict_seen: first.map(at), now: at(now), namespace_opted_out, leaving }
+            Seen { verdict, since: first.map(at), now: at(now), namespace_opted_out, leaving }
         },
     )
 }

@@ -320,6 +320,12 @@ fn without_a_verdict_helpers_end_first_too() {
 }
 
 #[test]
+fn an_old_tekton_waits_for_no_native_sidecar_and_is_left_its_time() {
+    let pod = done_with([c("istio-proxy").ready()]).native(c("sidecar-web").ready()).old_tekton();
+    assert_eq!(seen_at(900).on(pod), "nothing");
+}
+
+#[test]
 fn a_native_sidecar_that_has_ended_keeps_nobody() {
     let pod = done_with([c("istio-proxy").ready()]).native(c("sidecar-web").exited(0));
     assert_eq!(seen_at(900).on(pod), "nothing");
