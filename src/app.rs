@@ -5,6 +5,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -16,7 +18,7 @@ use crate::config::{ControllerArgs, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
 use crate::readiness::Readiness;
-use crate::shutdown::{self, Shutdown};
+use crate::shutdown::{self, Shutdown, Signal};
 use crate::{
     admin, admission, certificates, clock, controller, effects, leader, liveness, metrics, release, server, tls, watch,
 };
@@ -29,9 +31,9 @@ const CONCURRENCY: usize = 32;
 /// # Errors
 /// If a port is taken, the cluster's configuration is not there, or a part ends by itself.
 pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
+    let mut process = Process::start(args.admin_address).await?;
     let client = client().await?;
     let listener = bind(args.listen_address).await?;
-    let mut process = Process::start(args.admin_address).await?;
     let registry = &mut process.registry;
     let (admission_metrics, tls_metrics) = (AdmissionMetrics::register(registry), TlsMetrics::register(registry));
     let (server_metrics, liveness_metrics) = (ServerMetrics::register(registry), LivenessMetrics::register(registry));
@@ -76,8 +78,8 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
 /// # Errors
 /// If the admin port is taken, the cluster's configuration is not there, or a part ends by itself.
 pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
-    let client = client().await?;
     let mut process = Process::start(args.admin_address).await?;
+    let client = client().await?;
     let metrics = metrics::controller::Metrics::register(&mut process.registry);
     let certificate_metrics = CertificateMetrics::register(&mut process.registry);
 
@@ -155,11 +157,14 @@ struct Process {
     parts: JoinSet<Part>,
     last: JoinSet<Part>,
     over: CancellationToken,
+    signals: BoxStream<'static, Signal>,
 }
 
 impl Process {
     async fn start(admin: SocketAddr) -> anyhow::Result<Self> {
         Ok(Self {
+            // First: the kernel drops a signal to a container's first process that nobody listens to.
+            signals: shutdown::signals().context("cannot listen to signals")?.boxed(),
             registry: metrics::registry(),
             readiness: Readiness::default(),
             shutdown: Shutdown::default(),
@@ -204,8 +209,7 @@ impl Process {
         let admin = server::serve(self.admin, router, None, settings_for_admin, admin_metrics, until_the_end.clone());
         let admin = tokio::spawn(admin);
 
-        let signals = shutdown::signals().context("cannot listen to signals")?;
-        let (shutdown, readiness) = (self.shutdown.clone(), self.readiness.clone());
+        let (shutdown, readiness, signals) = (self.shutdown.clone(), self.readiness.clone(), self.signals);
         let conductor = tokio::spawn(async move { shutdown.conduct(&readiness, settings, signals).await });
 
         let outcome = tokio::select! {

@@ -44,7 +44,9 @@ fn serve(command: Command) -> anyhow::Result<()> {
     }
     // Before the first connection; a second provider cannot be installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Runtime::new()?;
+    // Few threads: each keeps memory of its own, and neither process is ever busy with more.
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         match command {
             Command::Webhook(args) => app::webhook(args).await,
