@@ -2,7 +2,21 @@
 //! last step is done.
 //!
 //! One folder thinks, the rim acts. [`pod`] decides everything and knows no cluster; what is beside it reads, writes and
-//! waits, and decides nothing.
+//! waits, and decides nothing. Imports point down only:
+//!
+//! ```text
+//! main → app        puts a process together, ends it in order      config       the command line, checked once
+//!
+//! the webhook       admission   AdmissionReview in, out            the controller   controller   look, decide, act
+//!                   server tls  connections, a certificate                          watch        what is seen, slimmed
+//!                               that may change                                     effects      the only writes
+//!                   liveness    is there a controller?                              leader       which replica acts
+//!                                                                                   certificates made, kept, renewed
+//!
+//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock
+//!
+//! pod               model contract · tekton entrypoint sidecars nop gate verdict · mutate · decide patch
+//! ```
 pub mod admin;
 pub mod admission;
 pub mod app;
