@@ -36,6 +36,19 @@ async fn the_gate_opens_when_the_last_sidecar_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_gate_is_not_opened_twice_because_the_watch_is_slow() {
+    let api = held();
+    let rig = Rig::leading(&api).await;
+    api.change("pods", "pod", sidecar_ready);
+    api.hold_back("pods");
+    api.until("the gate is open", |api| opened(api, "pod")).await;
+    api.change("taskruns", "run", |run| run["metadata"]["labels"] = json!({ "a": "b" }));
+    rig.settle(60).await;
+    assert_eq!(api.writes().len(), 1, "{:?}", api.writes());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_without_annotations_gets_one_and_keeps_what_came_meanwhile() {
     let api = FakeApi::new();
     api.put(running("run", "pod"));

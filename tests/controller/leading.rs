@@ -20,6 +20,7 @@ async fn a_standby_does_nothing_until_it_leads_and_then_everything() {
     let rig = Rig::start(&api, false, &[]).await;
     rig.settle(600).await;
     assert!(api.calls().iter().all(|call| !call.writes()), "{:?}", api.writes());
+    assert!(api.calls().iter().all(|call| !call.path.ends_with("/taskruns/past")), "it need not even ask");
 
     rig.leader.send_replace(true);
     api.until("both are seen to", |api| api.writes().len() == 2).await;
@@ -57,6 +58,9 @@ async fn what_is_being_retried_is_dropped_when_the_lead_is_lost() {
     api.forget_calls();
     rig.settle(600).await;
     assert!(api.writes().is_empty(), "{:?}", api.writes());
+
+    rig.leader.send_replace(true);
+    api.until("it is done", |api| api.get("pods", "pod").unwrap()["spec"]["containers"][1]["image"] == NOP).await;
     rig.stop().await;
 }
 
@@ -128,14 +132,19 @@ async fn a_leader_cut_off_gives_up_before_another_begins() {
     two.await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn of_two_who_take_an_abandoned_lease_one_has_it() {
+fn abandoned() -> FakeApi {
     let api = FakeApi::new();
     api.put(json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "kickstand-controller", "namespace": "kickstand" },
         "spec": { "holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "2026-12-01T11:59:59.000000Z" },
     }));
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_lease_is_taken_once_it_has_lain_still_for_as_long_as_was_promised() {
+    let api = abandoned();
     let (one, one_leads) = candidate(&api, "one");
     let (two, two_leads) = candidate(&api, "two");
     let end = CancellationToken::new();
@@ -147,4 +156,21 @@ async fn of_two_who_take_an_abandoned_lease_one_has_it() {
     end.cancel();
     one.await.unwrap();
     two.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_beaten_to_it_does_not_lead() {
+    let api = abandoned();
+    api.meanwhile("PATCH", "/leases/", |api| {
+        api.change("leases", "kickstand-controller", |lease| lease["spec"]["holderIdentity"] = "rival".into());
+    });
+    let (one, one_leads) = candidate(&api, "one");
+    let end = CancellationToken::new();
+    let one = tokio::spawn(one.run(end.clone()));
+    api.until("the rival has it", |api| holder(api) == "rival").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!*one_leads.borrow());
+    end.cancel();
+    one.await.unwrap();
+    assert_eq!(holder(&api), "rival", "what is not ours is not given up");
 }

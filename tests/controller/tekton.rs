@@ -69,6 +69,22 @@ async fn a_version_that_goes_is_no_deleted_task_run() {
     rig.stop().await;
 }
 
+/// The same, before the watch knows: the answer is that there is no such resource, not that there is no such TaskRun.
+#[tokio::test(start_paused = true)]
+async fn a_live_read_in_a_version_that_is_gone_finds_nothing_out() {
+    let api = FakeApi::new();
+    api.serve_tekton(&["v1beta1"]);
+    let rig = Rig::leading(&api).await;
+    api.serve_tekton_silently(&["v1"]);
+    api.hold_back("taskruns");
+    api.put(running("run", "pod"));
+    api.put(done_pod("pod", "run", -3));
+    rig.settle(200).await;
+    assert!(rig.metric("kickstand_controller_verdict_reads_total{result=\"unanswered\"}") > 0);
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+    rig.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn task_runs_that_may_not_be_watched_are_no_verdict_and_no_reason_to_be_unready() {
     let api = done();

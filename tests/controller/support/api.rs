@@ -56,6 +56,13 @@ struct Select {
     fields: String,
 }
 
+/// What somebody else does just before a request of this kind is answered.
+struct Meanwhile {
+    method: &'static str,
+    path: String,
+    change: Box<dyn FnOnce(&FakeApi) + Send>,
+}
+
 struct Fault {
     method: &'static str,
     path: String,
@@ -71,6 +78,7 @@ struct State {
     watchers: Vec<Watcher>,
     calls: Vec<Call>,
     faults: Vec<Fault>,
+    meanwhile: Vec<Meanwhile>,
     tekton: BTreeSet<String>,
     held: HashMap<String, Vec<Event>>,
     minor: u32,
@@ -105,6 +113,11 @@ impl FakeApi {
         let mut state = self.state();
         state.tekton = versions.iter().map(|version| (*version).to_owned()).collect();
         state.watchers.retain(|watcher| watcher.select.group != "tekton.dev");
+    }
+
+    /// As [`Self::serve_tekton`], but nobody tells the watches.
+    pub(crate) fn serve_tekton_silently(&self, versions: &[&str]) {
+        self.state().tekton = versions.iter().map(|version| (*version).to_owned()).collect();
     }
 
     /// Creates or replaces an object, as its owner would.
@@ -147,6 +160,11 @@ impl FakeApi {
     pub(crate) fn fail(&self, method: &'static str, path: &str, code: u16, reason: &str, message: &str, times: usize) {
         let status = status(code, reason, message, json!({}));
         self.state().faults.push(Fault { method, path: path.to_owned(), times, status });
+    }
+
+    /// Somebody else does this just before the next request of this kind is answered.
+    pub(crate) fn meanwhile(&self, method: &'static str, path: &str, change: impl FnOnce(&Self) + Send + 'static) {
+        self.state().meanwhile.push(Meanwhile { method, path: path.to_owned(), change: Box::new(change) });
     }
 
     /// Nothing fails any more.
@@ -201,6 +219,14 @@ impl FakeApi {
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
         };
         let kind = parts.headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        let meanwhile = {
+            let mut state = self.state();
+            let mine = |one: &Meanwhile| one.method == call.method && call.path.contains(&one.path);
+            state.meanwhile.iter().position(mine).map(|at| state.meanwhile.remove(at))
+        };
+        if let Some(meanwhile) = meanwhile {
+            (meanwhile.change)(self);
+        }
         let mut state = self.state();
         state.calls.push(call.clone());
         let fault = state
