@@ -1,5 +1,12 @@
 //! The controller against an API server in memory: what it does, and above all what it does not do. Time is paused.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "helpers of tests: what they cannot do fails the test"
+)]
+
 mod support;
 
 mod gating;
