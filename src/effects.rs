@@ -13,7 +13,7 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use crate::metrics::controller::{ActionKind, ActionResult, EventResult, Metrics, Refusal};
 use crate::pod::contract::Reason;
@@ -192,14 +192,14 @@ impl Effects {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
         let (result, outcome) = match answer {
             Ok(_) => {
-                info!(pod = name, reason = reason.as_str(), message, "said");
+                debug!(pod = name, reason = reason.as_str(), note = message, "Event written");
                 (EventResult::Written, Outcome::Done)
             }
             Err(Failure::Deposed) => return Outcome::Deposed,
             Err(Failure::Silence) => (EventResult::Failed, Outcome::Unanswered(None)),
             Err(Failure::Error(kube::Error::Api(status))) if status.code == 409 => (EventResult::Known, Outcome::Done),
             Err(Failure::Error(error)) => {
-                warn!(pod = name, reason = reason.as_str(), message, %error, "could not write the Event");
+                warn!(pod = name, reason = reason.as_str(), note = message, %error, "could not write the Event");
                 let outcome = match classify(&error) {
                     Answer::NotNow(after) => Outcome::Unanswered(after),
                     Answer::MovedOn => Outcome::MovedOn,

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::effects::REPORTER;
 use crate::watch::delays;
@@ -111,6 +111,10 @@ impl Candidate {
     /// Leads when it can, until `shutdown`; then gives the Lease up, so that another replica need not wait for it to run
     /// out. Cancel it only once nothing acts on its word any more.
     pub async fn run(self, shutdown: CancellationToken) {
+        if self.settings.identity.is_empty() {
+            // Every replica without a name would take every other's Lease for its own.
+            return error!(lease = self.settings.name, "this replica has no name: it cannot lead");
+        }
         let mut seen = Watcher::default();
         while !shutdown.is_cancelled() {
             // Not raced against the shutdown: a request that is dropped may have succeeded, and nobody would know.

@@ -210,7 +210,9 @@ impl Looker {
         if lock(&entry.memory).said.contains(&what) {
             return Next::Nothing;
         }
-        match self.effects.say(&entry.pod, reason, key, message).await {
+        let pod = &*entry.pod;
+        info!(pod = pod.metadata.name, namespace = pod.metadata.namespace, reason = reason.as_str(), "{message}");
+        match self.effects.say(pod, reason, key, message).await {
             // One that may not be said is not said again and again.
             Outcome::Done | Outcome::MovedOn | Outcome::Refused { .. } => {
                 lock(&entry.memory).said.insert(what);
@@ -228,8 +230,8 @@ impl Looker {
             pod = pod.metadata.name,
             namespace = pod.metadata.namespace,
             reason = action.reason.as_str(),
-            message = action.message,
-            "done"
+            "{}",
+            action.message
         );
         match action.effect {
             Effect::OpenGate => {

@@ -56,9 +56,9 @@ pub(crate) async fn follow<K>(
 {
     let url = api.resource_url().to_owned();
     let mut complaint = None;
+    let mut backoff = delays(SHORTEST_BACKOFF, LONGEST_BACKOFF);
     'again: loop {
         let mut events = Box::pin(watcher(api.clone(), config.clone()));
-        let mut backoff = delays(SHORTEST_BACKOFF, LONGEST_BACKOFF);
         while let Some(event) = events.next().await {
             let error = match event {
                 Ok(event) => {
@@ -74,7 +74,8 @@ pub(crate) async fn follow<K>(
                 }
                 Err(error) => error,
             };
-            match trouble(&error) {
+            let trouble = trouble(&error);
+            match trouble {
                 Trouble::NoStream if config.initial_list_strategy == InitialListStrategy::StreamingList => {
                     info!(url, "the API server does not stream lists: asking for pages");
                     config.initial_list_strategy = InitialListStrategy::ListWatch;
@@ -91,6 +92,10 @@ pub(crate) async fn follow<K>(
                 complaint = Some(words);
             }
             tokio::time::sleep(backoff.next().unwrap_or(LONGEST_BACKOFF)).await;
+            if matches!(trouble, Trouble::Refused) {
+                // What was known is given up, so a watch that merely goes on would not do: it begins with a list again.
+                continue 'again;
+            }
         }
     }
 }

@@ -395,8 +395,10 @@ impl Inner {
         let key = Key::of(&pod);
         let before = self.pods.get(&key).filter(|entry| entry.pod.metadata.uid == pod.metadata.uid);
         let memory = before.map(|entry| Arc::clone(&entry.memory)).unwrap_or_default();
-        if decide::steps_done_at(&pod).is_some() {
-            lock(&memory).steps_done.get_or_insert_with(Instant::now);
+        // Only what we see happen is measured: a pod that was done when first seen may have been so for long.
+        let was_at_work = before.is_some_and(|entry| decide::steps_done_at(&entry.pod).is_none());
+        if was_at_work && decide::steps_done_at(&pod).is_some() {
+            lock(&memory).steps_done = Some(Instant::now());
         }
         self.drop_pod_keeping_run(&key);
         self.gates_shut += usize::from(gate::is_shut(&pod));

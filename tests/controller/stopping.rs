@@ -29,8 +29,11 @@ fn reads(api: &FakeApi) -> usize {
 async fn sidecars_are_stopped_once_their_run_is_judged_and_a_live_read_says_so_too() {
     let api = FakeApi::new();
     api.put(running("run", "pod"));
-    api.put(done_pod("pod", "run", -3));
+    let mut pod = done_pod("pod", "run", -3);
+    pod["status"]["containerStatuses"][1]["state"] = serde_json::json!({ "running": { "startedAt": at(-9) } });
+    api.put(pod);
     let rig = Rig::leading(&api).await;
+    api.change("pods", "pod", |pod| steps_done(pod, 1));
     rig.settle(60).await;
     assert!(api.writes().is_empty(), "{:?}", api.writes());
     assert_eq!(reads(&api), 0);

@@ -99,6 +99,38 @@ async fn task_runs_that_may_not_be_watched_are_no_verdict_and_no_reason_to_be_un
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permission_that_is_taken_away_and_given_back_is_noticed() {
+    let api = FakeApi::new();
+    api.put(running("run", "pod"));
+    api.put(done_pod("pod", "run", -3));
+    let rig = Rig::leading(&api).await;
+    api.fail("GET", "/tekton.dev/v1/taskruns", 403, "Forbidden", "taskruns is forbidden", 100_000);
+    api.cut("taskruns");
+    rig.settle(60).await;
+    api.put(judged("run", "pod", true, 60));
+    rig.settle(60).await;
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+    api.recover();
+    api.until("the sidecar is stopped", stopped).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opt_out_survives_a_watch_that_breaks_off() {
+    let api = done();
+    api.put(crate::support::objects::namespace("ci", true));
+    let rig = Rig::leading(&api).await;
+    for plural in ["namespaces", "pods", "taskruns"] {
+        api.cut(plural);
+    }
+    rig.settle(60).await;
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+    api.put(crate::support::objects::namespace("ci", false));
+    api.until("the sidecar is stopped", stopped).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_list_of_task_runs_it_is_not_ready_and_does_nothing() {
     let api = done();
     api.put(crate::support::objects::namespace("ci", false));

@@ -115,6 +115,11 @@ impl FakeApi {
         state.watchers.retain(|watcher| watcher.select.group != "tekton.dev");
     }
 
+    /// Every watch on this resource breaks off.
+    pub(crate) fn cut(&self, plural: &str) {
+        self.state().watchers.retain(|watcher| watcher.select.plural != plural);
+    }
+
     /// As [`Self::serve_tekton`], but nobody tells the watches.
     pub(crate) fn serve_tekton_silently(&self, versions: &[&str]) {
         self.state().tekton = versions.iter().map(|version| (*version).to_owned()).collect();
