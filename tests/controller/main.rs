@@ -9,8 +9,10 @@
 
 mod support;
 
+mod certificates;
 mod gating;
 mod leading;
+mod releasing;
 mod stopping;
 mod tekton;
 

@@ -349,6 +349,10 @@ impl State {
                         return reply(status(422, "Invalid", words, json!({})));
                     }
                 } else {
+                    let version = &call.body["metadata"]["resourceVersion"];
+                    if version.is_string() && *version != object["metadata"]["resourceVersion"] {
+                        return reply(status(409, "Conflict", "the object has been modified", json!({})));
+                    }
                     json_patch::merge(&mut object, &call.body);
                 }
                 reply(self.store(place(name), Some(object)))
