@@ -138,7 +138,10 @@ pub async fn release(args: ReleaseArgs) -> anyhow::Result<()> {
 }
 
 async fn client() -> anyhow::Result<Client> {
-    let config = kube::Config::infer().await.context("no cluster to talk to: neither a kubeconfig nor a pod's own")?;
+    let mut config =
+        kube::Config::infer().await.context("no cluster to talk to: neither a kubeconfig nor a pod's own")?;
+    // Ours to do: the client's own would hide for how long the API server has been asking for patience.
+    config.default_retry = false;
     Client::try_from(config).context("cannot make a client for the cluster")
 }
 
@@ -228,6 +231,7 @@ impl Process {
             () = rest => {}
             () = now.cancelled() => {}
         }
+        until_the_end.draining.cancel();
         until_the_end.now.cancel();
         let _ = admin.await;
         conductor.abort();

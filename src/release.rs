@@ -11,7 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, ApiResource, DeleteParams, ListParams};
 use kube::{Client, Error as KubeError};
 use tokio::sync::watch as channel;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::effects::{self, Effects, Outcome};
@@ -27,6 +27,9 @@ use crate::watch::{self, Live};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing shut, before it is believed: a pod that was being admitted may be listed late.
 const CLEAN_LOOKS: u32 = 3;
+/// How long one look at all pods, or at one TaskRun, may take.
+const LONGEST_LIST: Duration = Duration::from_secs(20);
+const LONGEST_READ: Duration = Duration::from_secs(5);
 /// Pods in one answer.
 const PAGE: u32 = 250;
 
@@ -49,6 +52,9 @@ pub enum Error {
     /// The API server did not do as asked.
     #[error("cannot {0}")]
     Api(String, #[source] Box<KubeError>),
+    /// No answer.
+    #[error("no answer from the API server in {LONGEST_LIST:?}")]
+    Silence,
     /// Time is over.
     #[error(
         "{} gates are still shut: {}. See the pods' Events; `kubectl annotate pod … kickstand.dev/ready=now` opens one by hand",
@@ -79,8 +85,17 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
     let until = Instant::now() + settings.deadline;
     let mut clean = 0;
     loop {
-        let shut: Vec<Pod> =
-            list(&client, &settings).await?.into_iter().filter(|pod| is_held(pod, &settings)).collect();
+        let listed = timeout(LONGEST_LIST, list(&client, &settings)).await.unwrap_or(Err(Error::Silence));
+        let shut: Vec<Pod> = match listed {
+            Ok(pods) => pods.into_iter().filter(|pod| is_held(pod, &settings)).collect(),
+            Err(error) if Instant::now() < until => {
+                warn!(%error, "could not look at the pods: trying again");
+                clean = 0;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         clean = if shut.is_empty() { clean + 1 } else { 0 };
         if clean >= CLEAN_LOOKS {
             info!("no gate is shut");
@@ -100,12 +115,10 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
 }
 
 async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Settings) {
-    let verdict = match verdict(client, pod).await {
-        Ok(verdict) => verdict,
-        Err(error) => {
-            warn!(pod = name(pod), %error, "could not read the TaskRun");
-            return;
-        }
+    let verdict = match timeout(LONGEST_READ, verdict(client, pod)).await {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(error)) => return warn!(pod = name(pod), %error, "could not read the TaskRun: looking again"),
+        Err(_) => return warn!(pod = name(pod), "no answer about the TaskRun: looking again"),
     };
     let now = (settings.now)();
     let context = Context {

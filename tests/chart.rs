@@ -630,16 +630,14 @@ fn rights_are_these_and_no_more() {
     let all = grants(&render(helm, &[]));
     assert!(!all.iter().any(|line| line.contains('*')));
     insta::assert_snapshot!(lines(all), @r"
-    controller @ cluster: create,patch events
-    controller @ cluster: create,patch events.k8s.io/events
+    controller @ cluster: create events.k8s.io/events
     controller @ cluster: get,list,watch tekton.dev/taskruns
     controller @ cluster: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand]
     controller @ cluster: list,watch namespaces
     controller @ cluster: list,watch,patch pods
     controller @ kickstand-system: create coordination.k8s.io/leases
-    controller @ kickstand-system: get,update,patch coordination.k8s.io/leases [kickstand-controller]
-    controller @ kickstand-system: get,update,patch secrets [kickstand-ca kickstand-webhook-tls]
-    uninstall @ cluster: create events
+    controller @ kickstand-system: get,patch coordination.k8s.io/leases [kickstand-controller]
+    controller @ kickstand-system: get,patch secrets [kickstand-ca kickstand-webhook-tls]
     uninstall @ cluster: create events.k8s.io/events
     uninstall @ cluster: get tekton.dev/taskruns
     uninstall @ cluster: get,delete admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand]
@@ -654,11 +652,9 @@ fn with_watch_namespaces_no_pod_elsewhere_can_be_touched() {
     let limited = grants(&render(helm, &["--set", "watchNamespaces={team}"]));
     let everywhere = grants(&render(helm, &[]));
     insta::assert_snapshot!(lines(limited.difference(&everywhere).cloned().collect()), @r"
-    controller @ team: create,patch events
-    controller @ team: create,patch events.k8s.io/events
+    controller @ team: create events.k8s.io/events
     controller @ team: get,list,watch tekton.dev/taskruns
     controller @ team: list,watch,patch pods
-    uninstall @ team: create events
     uninstall @ team: create events.k8s.io/events
     uninstall @ team: get tekton.dev/taskruns
     uninstall @ team: list,patch pods

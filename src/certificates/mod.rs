@@ -30,6 +30,8 @@ use plan::Found;
 const EVERY: Duration = Duration::from_secs(30);
 /// How soon, where something is left to be done.
 const SOON: Duration = Duration::from_secs(5);
+/// How long one look may take: a request that hangs must not end the renewals.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Which objects.
 #[derive(Clone, Debug)]
@@ -60,6 +62,9 @@ pub enum Error {
         #[source]
         source: Box<KubeError>,
     },
+    /// No answer.
+    #[error("no answer from the API server in {LONGEST:?}")]
+    Silence,
     /// A certificate.
     #[error(transparent)]
     Make(#[from] authority::MakeError),
@@ -92,12 +97,13 @@ pub async fn run(
     };
     loop {
         let pause = if *leads.borrow_and_update() {
-            match keeper.keep().await {
+            let kept = tokio::time::timeout(LONGEST, keeper.keep()).await.unwrap_or(Err(Error::Silence));
+            match kept {
                 Ok(true) => SOON,
                 Ok(false) => EVERY,
                 Err(error) => {
                     keeper.metrics.failures.inc();
-                    error!(error = %error, "the webhook's certificates could not be kept; trying again in {SOON:?}");
+                    error!(%error, "the webhook's certificates could not be kept; trying again in {SOON:?}");
                     SOON
                 }
             }
