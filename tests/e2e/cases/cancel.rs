@@ -1,6 +1,7 @@
 //! Cancelled and timed-out runs, held or running, their pods deleted or kept.
 
 use anyhow::{Result, ensure};
+use kickstand::pod::contract::GATE_TIMEOUT;
 
 use crate::harness::pods::PodExt as _;
 use crate::harness::scene::{Run, Scene};
@@ -49,7 +50,7 @@ enum How {
 impl How {
     /// The TaskRun's timeout: one that comes, or one that is out of the way.
     fn timeout(self) -> &'static str {
-        if self == Self::TimedOut { "20s" } else { "10m" }
+        if self == Self::TimedOut { "30s" } else { "10m" }
     }
 
     async fn end(self, run: &Run<'_>) -> Result<()> {
@@ -61,7 +62,9 @@ impl How {
 }
 
 async fn while_held(scene: &Scene<'_>, how: How, kept: bool) -> Result<()> {
-    let run = TaskRun::new("held").timeout(how.timeout()).sidecar(Sidecar::never_ready("web"));
+    // Else the gate opens at a third of the pod's deadline, which is before the run's timeout.
+    let run = TaskRun::new("held").timeout(how.timeout()).annotate(GATE_TIMEOUT, "0");
+    let run = run.sidecar(Sidecar::never_ready("web"));
     let run = scene.start(&run.step(&format!("echo {MARK}; sleep 30"))).await?;
     let pod = run.pod().await?;
     scene.wait_until_held(&pod).await?;
@@ -79,10 +82,12 @@ async fn while_held(scene: &Scene<'_>, how: How, kept: bool) -> Result<()> {
 }
 
 async fn while_running(scene: &Scene<'_>, how: How, kept: bool) -> Result<()> {
-    let run = TaskRun::new("running").timeout(how.timeout()).sidecar(Sidecar::server("web", 8001, 0));
+    let run = TaskRun::new("running").timeout(how.timeout()).annotate(GATE_TIMEOUT, "0");
+    let run = run.sidecar(Sidecar::server("web", 8001, 0));
     let run = scene.start(&run.step(&format!("echo {MARK}; sleep 600"))).await?;
     let pod = run.pod().await?;
     scene.wait_until_open(&pod).await?;
+    scene.wait_for_pod(&pod, "its step's container runs", |pod| pod.is_running("step-one")).await?;
     let log = scene.follow_log(&pod, "step-one");
     // The entrypoint looks once a second.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;

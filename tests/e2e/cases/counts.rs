@@ -85,8 +85,7 @@ pub(super) async fn a_step_held_for_a_minute_is_spoken_of_and_the_sidecar_named(
 pub(super) async fn a_sidecar_whose_image_cannot_be_pulled_leaves_the_verdict_as_it_is_without_kickstand(
     scene: &Scene<'_>,
 ) -> Result<()> {
-    let missing =
-        Sidecar::idle("missing").with(json!({ "image": "localhost/there-is-no:such", "imagePullPolicy": "Never" }));
+    let missing = Sidecar::idle("missing").with(json!({ "image": "kickstand.invalid/there-is-no:such" }));
     let run = TaskRun::new("missing").timeout("90s").sidecar(missing).step("true");
     let without = scene.beside(Some(false)).await?;
     let with = scene.start(&run).await?;

@@ -62,6 +62,7 @@ pub(crate) fn all() -> Vec<Group> {
                 cancel::timed_out_while_held_a_kept_pod_ends_and_the_step_never_starts,
                 cancel::cancelled_while_running_a_kept_pod_ends,
                 cancel::timed_out_while_running_a_kept_pod_ends,
+                stuck::a_kept_pod_whose_step_can_never_start_is_ended_after_two_minutes,
             ],
         },
         Group {

@@ -1,7 +1,8 @@
 //! Sidecars that are started again and again. (A container's own restart policy: Kubernetes 1.35.)
 
 use anyhow::{Result, ensure};
-use kickstand::pod::contract::Reason;
+use k8s_openapi::api::core::v1::Pod;
+use kickstand::pod::contract::{GATE, Reason};
 use serde_json::json;
 
 use crate::harness::injector::Order;
@@ -30,7 +31,6 @@ pub(super) async fn a_restartable_sidecar_that_crash_loops_counts_as_ready_with_
     Ok(())
 }
 
-/// The escalation: two minutes and its grace after it was stopped in vain.
 pub(super) async fn a_sidecar_that_restarts_whatever_it_exits_with_is_ended_by_the_deadline(
     scene: &Scene<'_>,
 ) -> Result<()> {
@@ -40,7 +40,28 @@ pub(super) async fn a_sidecar_that_restarts_whatever_it_exits_with_is_ended_by_t
     run.succeeds().await?;
     let pod = run.pod_ends_in("Failed").await?;
     scene.event(pod.name(), Reason::PodEnded).await?;
+    ended_by_deadline(&pod)?;
+    run.succeeds().await
+}
+
+/// The escalation: two minutes after the verdict.
+pub(super) async fn a_kept_pod_whose_step_can_never_start_is_ended_after_two_minutes(scene: &Scene<'_>) -> Result<()> {
+    // Tekton gives up at once on an image that cannot be pulled, but not on one that must not be.
+    let image = json!({ "image": "kickstand.invalid/there-is-no:such", "imagePullPolicy": "Never" });
+    // Not held: a shut gate would end the pod at once.
+    let run = TaskRun::new("stuck").annotate(GATE, "false").sidecar(Sidecar::idle("web")).step_with("true", image);
+    let run = scene.start(&run).await?;
+    let pod = run.pod().await?;
+    scene.wait_for_pod(&pod, "its sidecar runs", |pod| pod.is_running("sidecar-web")).await?;
+    run.cancel().await?;
+    run.fails(&["TaskRunCancelled"]).await?;
+    scene.event(&pod, Reason::PodEnded).await?;
+    let ended = run.pod_ends_in("Failed").await?;
+    ended_by_deadline(&ended)
+}
+
+fn ended_by_deadline(pod: &Pod) -> Result<()> {
     let reason = pod.status.as_ref().and_then(|status| status.reason.clone()).unwrap_or_default();
     ensure!(reason == "DeadlineExceeded", "expected the pod to be ended by its deadline, it is {reason:?}");
-    run.succeeds().await
+    Ok(())
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::install;
 use super::lab::task_run_resource;
+use super::pods::PodExt as _;
 use super::record;
 use super::scene::Scene;
 
@@ -60,7 +61,7 @@ pub(crate) fn summary(tried: &[Tried], took: Duration) -> (String, bool) {
         }
         let (mark, why) = match &it.outcome {
             Outcome::Passed => ("ok", String::new()),
-            Outcome::Failed(why) => ("FAILED", why.lines().next().unwrap_or_default().to_owned()),
+            Outcome::Failed(why) => ("FAILED", why.lines().next().unwrap_or_default().chars().take(300).collect()),
             Outcome::Skipped(why) => ("skipped", why.clone()),
         };
         let _ = writeln!(text, "  {mark:7} {:7.1} s  {}", it.seconds, it.name);
@@ -93,6 +94,11 @@ pub(crate) async fn failure(scene: &Scene<'_>, why: &str) -> String {
     match scene.lab.pods(&scene.namespace).list(&ListParams::default()).await {
         Ok(pods) => {
             for pod in pods.items.into_iter().take(3) {
+                for container in pod.containers() {
+                    let log =
+                        scene.logs(pod.name(), &container.name).await.unwrap_or_else(|error| format!("{error:#}"));
+                    let _ = writeln!(text, "\n--- log of {}\n{}", container.name, log.trim_end());
+                }
                 let _ = write!(text, "\n--- Pod\n{}", yaml(serde_json::json!(pod)));
             }
         }

@@ -178,23 +178,24 @@ impl<'a> Scene<'a> {
         let (pod, container) = (pod.to_owned(), container.to_owned());
         Followed(tokio::spawn(async move {
             let params = LogParams { container: Some(container), follow: true, ..LogParams::default() };
+            let stream =
+                pods.log_stream(&pod, &params).await.with_context(|| format!("following a log of pod {pod}"))?;
             let mut text = Vec::new();
-            if let Ok(stream) = pods.log_stream(&pod, &params).await {
-                let _ = std::pin::pin!(stream).read_to_end(&mut text).await;
-            }
-            String::from_utf8_lossy(&text).into_owned()
+            // Cut off with its pod, at the latest.
+            let _ = std::pin::pin!(stream).read_to_end(&mut text).await;
+            Ok(String::from_utf8_lossy(&text).into_owned())
         }))
     }
 }
 
 /// A log that is being followed.
-pub(crate) struct Followed(tokio::task::JoinHandle<String>);
+pub(crate) struct Followed(tokio::task::JoinHandle<Result<String>>);
 
 impl Followed {
     /// All of it, once the container has ended.
     pub(crate) async fn text(self) -> Result<String> {
         let read = tokio::time::timeout(PATIENCE, self.0).await.context("the log that was followed does not end")?;
-        Ok(read?)
+        read?
     }
 }
 

@@ -156,9 +156,9 @@ impl Sidecar {
     }
 }
 
-/// What a step says to be sure that a server answers; it exits 1 if not.
+/// What a step says to be sure that a server answers; it exits 1 if not. (No `-T`: Debian's static busybox crashes on it.)
 pub(crate) fn ask(port: u16) -> String {
-    format!("wget -q -T 3 -O - http://127.0.0.1:{port}/ || exit 1")
+    format!("wget -q -O - http://127.0.0.1:{port}/ || exit 1")
 }
 
 fn serve(name: &str, port: u16, after_seconds: u32) -> String {
