@@ -29,7 +29,7 @@ pub fn stop(pod: &Pod, orders: &[Order], nop_image: &str, now: Timestamp) -> Pat
         operations.push(test(field("image"), order.from.as_str().into()));
         let value = order.how.image(nop_image).into();
         operations.push(PatchOperation::Replace(ReplaceOperation { path: field("image"), value }));
-        stopped.insert(order.name.clone(), Stopped { image: order.from.clone(), at: now });
+        stopped.entry(order.name.clone()).or_insert_with(|| Stopped { image: order.from.clone(), at: now });
     }
     operations.extend(annotate(pod, ORIGINAL_IMAGES, json!(stopped).to_string()));
     Patch(operations)

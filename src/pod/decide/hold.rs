@@ -42,7 +42,7 @@ impl Scene<'_> {
         }
         if release {
             let message = if self.context.leaving {
-                "kickstand is being removed: the first step starts without waiting for its sidecars"
+                "released by `kickstand release`: the first step starts without waiting for its sidecars"
             } else {
                 "opted out: the first step starts without waiting for its sidecars"
             };

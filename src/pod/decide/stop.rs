@@ -199,8 +199,9 @@ impl<'a> Scene<'a> {
         image == self.context.nop_image
             || image == ENDED_IMAGE
             || tekton_nops.into_iter().any(|start| image.starts_with(start.as_str()))
-            // By an older nop image of ours.
-            || contract::stopped(self.pod).get(sidecar.name()).is_some_and(|stopped| stopped.image != image)
+            // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
+            // were not told. To stop it again would be to fight over it.
+            || contract::stopped(self.pod).contains_key(sidecar.name())
     }
 
     /// It may run on for a while, to end by itself.

@@ -215,7 +215,7 @@ fn when_kickstand_leaves_every_shut_gate_opens_and_nothing_is_stopped() {
     // The gate is ours: what it holds for ever must be ended by us, too.
     assert_eq!(leaving(5).failed(4).on(held()), "end");
     assert_eq!(leaving(5).on(held().cancelled()), "say cancelled");
-    insta::assert_snapshot!(leaving(5).says_of(held()), @"KickstandGateOpened: kickstand is being removed: the first step starts without waiting for its sidecars");
+    insta::assert_snapshot!(leaving(5).says_of(held()), @"KickstandGateOpened: released by `kickstand release`: the first step starts without waiting for its sidecars");
 }
 
 #[test]
