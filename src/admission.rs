@@ -60,8 +60,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            max_body_bytes: 7 << 20,
-            max_buffered_bytes: 32 << 20,
+            max_body_bytes: 4 << 20,
+            max_buffered_bytes: 16 << 20,
             max_concurrent: 256,
             deadline: Duration::from_secs(4),
         }

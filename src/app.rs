@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use futures::StreamExt as _;
@@ -90,9 +91,18 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         now: clock::now,
     };
     let (candidate, leads) = leader::Candidate::new(client.clone(), settings);
-    // The Lease is given up last: until then nobody else acts.
-    let over = CancellationToken::new();
-    process.last("the leader election", candidate.run(over.clone()), over);
+    // Whoever sees nothing must not lead: the webhook takes the Lease for a promise that gates are opened. And it is given
+    // up last: until then nobody else acts.
+    let (over, sees) = (CancellationToken::new(), CancellationToken::new());
+    let election = {
+        let (over, sees) = (over.clone(), sees.clone());
+        async move {
+            if over.run_until_cancelled(sees.cancelled()).await.is_some() {
+                candidate.run(over).await;
+            }
+        }
+    };
+    process.last("the leader election", election, over);
 
     if args.manage_certificates {
         let settings = certificates::Settings {
@@ -116,10 +126,22 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
     };
     let synced = process.readiness.token("a first look at pods, TaskRuns and namespaces");
     let draining = process.shutdown.draining.clone();
-    process
-        .fallible("the controller", controller::run(client, settings, metrics, leads, move || drop(synced), draining));
+    process.fallible(
+        "the controller",
+        controller::run(
+            client,
+            settings,
+            metrics,
+            leads,
+            move || {
+                drop(synced);
+                sees.cancel();
+            },
+            draining,
+        ),
+    );
     // Nobody calls the controller: it leaves as soon as what it had begun is done.
-    let settings = shutdown::Settings { grace: std::time::Duration::ZERO, ..shutdown::Settings::default() };
+    let settings = shutdown::Settings { grace: Duration::ZERO, ..shutdown::Settings::default() };
     process.run(settings).await
 }
 
@@ -208,8 +230,9 @@ impl Process {
         let mut admin_registry = Registry::default();
         let admin_metrics = ServerMetrics::register(&mut admin_registry);
         let router = admin::router(self.readiness.clone(), std::mem::take(&mut self.registry));
-        let settings_for_admin = server::Settings::default();
-        let admin = server::serve(self.admin, router, None, settings_for_admin, admin_metrics, until_the_end.clone());
+        // Short: whoever idles on it must not keep the kubelet's probes out.
+        let patience = server::Settings { idle_timeout: Duration::from_secs(5), ..server::Settings::default() };
+        let admin = server::serve(self.admin, router, None, patience, admin_metrics, until_the_end.clone());
         let admin = tokio::spawn(admin);
 
         let (shutdown, readiness, signals) = (self.shutdown.clone(), self.readiness.clone(), self.signals);
@@ -227,8 +250,10 @@ impl Process {
             self.over.cancel();
             while self.last.join_next().await.is_some() {}
         };
+        // Without a signal, after an early end, nobody else sets a limit.
+        let limit = settings.deadline.saturating_add(settings.grace);
         tokio::select! {
-            () = rest => {}
+            _ = tokio::time::timeout(limit, rest) => {}
             () = now.cancelled() => {}
         }
         until_the_end.draining.cancel();

@@ -71,8 +71,8 @@ pub struct WebhookArgs {
     /// The Lease that shows whether a controller is alive: without one, no pod is gated
     #[arg(long, default_value = "kickstand-controller", value_name = "NAME")]
     pub lease_name: String,
-    /// Refuse a larger request (413). The API server sends at most two objects of 3 MiB
-    #[arg(long, default_value_t = 7 * 1024 * 1024, value_name = "BYTES")]
+    /// Refuse a larger request (413). A pod that the API server can store is smaller by far
+    #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
     pub max_body_bytes: usize,
     /// Refuse more reviews at a time (503); the API server then admits the pods ungated
     #[arg(long, default_value_t = 256, value_name = "COUNT")]

@@ -26,7 +26,7 @@ use crate::watch::{self, Live};
 /// Between two looks at all pods.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing shut, before it is believed: a pod that was being admitted may be listed late.
-const CLEAN_LOOKS: u32 = 3;
+const CLEAN_LOOKS: u32 = 5;
 /// How long one look at all pods, or at one TaskRun, may take.
 const LONGEST_LIST: Duration = Duration::from_secs(20);
 const LONGEST_READ: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
     let acts = effects::Settings { nop_image: String::new(), instance: "release".to_owned() };
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let effects = Effects::new(client.clone(), acts, leads, settings.now, metrics);
-    let until = Instant::now() + settings.deadline;
+    let (began, until) = ((settings.now)(), Instant::now() + settings.deadline);
     let mut clean = 0;
     loop {
         let listed = timeout(LONGEST_LIST, list(&client, &settings)).await.unwrap_or(Err(Error::Silence));
@@ -108,13 +108,13 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
             info!(pods = shut.len(), "gates are shut: opening them");
         }
         for pod in &shut {
-            release(&client, &effects, pod, &settings).await;
+            release(&client, &effects, pod, &settings, began).await;
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Settings) {
+async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Settings, began: Timestamp) {
     let verdict = match timeout(LONGEST_READ, verdict(client, pod)).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(error)) => return warn!(pod = name(pod), %error, "could not read the TaskRun: looking again"),
@@ -123,8 +123,7 @@ async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Setti
     let now = (settings.now)();
     let context = Context {
         verdict,
-        // No time to let things settle: the controllers are about to go.
-        verdict_seen: Some(Timestamp::UNIX_EPOCH),
+        verdict_seen: Some(began),
         now,
         namespace_opted_out: false,
         leaving: true,

@@ -82,7 +82,7 @@ const WEBHOOK: &[&str] = &[
 
 #[rstest]
 #[case::the_webhook(WEBHOOK, "serving the webhook")]
-#[case::the_controller(CONTROLLER, "Lease")]
+#[case::the_controller(CONTROLLER, "")]
 fn it_leaves_with_0_when_told_to(
     #[case] arguments: &[&str],
     #[case] up: &str,

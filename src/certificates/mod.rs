@@ -164,7 +164,8 @@ impl Keeper {
     }
 
     async fn secret(&self, name: &str) -> Result<Secret, Error> {
-        self.secrets.get(name).await.map_err(api("get", format!("secret {name}")))
+        let what = format!("secret {name} (if somebody deleted it, `helm upgrade` makes it anew)");
+        self.secrets.get(name).await.map_err(api("get", what))
     }
 
     /// Guarded by the version that was read: of two that would write, one reads again.

@@ -22,6 +22,8 @@ use crate::watch::{self, Entry, Key, Known, Live, Store, lock};
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// When to look again at a pod that was not what it seemed, should the watch stay silent.
 const MOVED_ON: Duration = Duration::from_secs(2);
+/// When to try again what failed, where something else is due as well.
+const FAILED: Duration = Duration::from_secs(10);
 /// When to ask again for what was refused: permissions and policies do change.
 const REFUSED: Duration = Duration::from_secs(300);
 
@@ -92,7 +94,10 @@ impl Looker {
         if failed {
             next = Next::Failed(None);
         }
-        for action in &decision.actions {
+        // What is to be done before what is only to be said: words must not hold up a gate.
+        let (said, done): (Vec<&Action>, Vec<&Action>) =
+            decision.actions.iter().partition(|action| matches!(action.effect, Effect::Say { .. }));
+        for action in done.into_iter().chain(said) {
             match self.act(&entry, action, begun).await {
                 Next::Nothing => {}
                 other => next = sooner(next, other),
@@ -277,6 +282,8 @@ fn sooner(one: Next, other: Next) -> Next {
     match (one, other) {
         (Next::Nothing, next) | (next, Next::Nothing) => next,
         (Next::After(one), Next::After(other)) => Next::After(one.min(other)),
-        (Next::Failed(asked), _) | (_, Next::Failed(asked)) => Next::Failed(asked),
+        // What failed is tried again by then, and what is due is not put off by a growing backoff.
+        (Next::Failed(_), Next::After(delay)) | (Next::After(delay), Next::Failed(_)) => Next::After(delay.min(FAILED)),
+        (Next::Failed(asked), Next::Failed(_)) => Next::Failed(asked),
     }
 }

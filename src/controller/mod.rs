@@ -91,22 +91,25 @@ pub async fn run(
     let looker = Arc::new(Looker::new(client, Arc::clone(&store), effects, settings, metrics));
     let mut queue = pin!(scheduler(requests));
     let mut running = Running::default();
+    let mut led = false;
     loop {
         let leading = *leader.borrow_and_update();
         looker.leads(leading);
+        look.wanted(leading);
+        if leading != led {
+            led = leading;
+            if leading {
+                info!("leading: looking at every pod");
+                look.at(store.keys());
+            } else {
+                info!("leading no more");
+                running.tasks.abort_all();
+            }
+        }
         tokio::select! {
             () = shutdown.cancelled() => break,
             ended = watches.join_next() => return Err(ended_early(ended)),
-            changed = leader.changed() => {
-                changed.map_err(|_| Error::Leader)?;
-                if *leader.borrow() {
-                    info!("leading: looking at every pod");
-                    look.at(store.keys());
-                } else {
-                    info!("leading no more");
-                    running.tasks.abort_all();
-                }
-            }
+            changed = leader.changed() => changed.map_err(|_| Error::Leader)?,
             Some(ended) = running.tasks.join_next_with_id() => running.end(ended, &look, &store),
             Some(key) = next(queue.as_mut(), &running.keys, leading && running.keys.len() < limit) => {
                 let looker = Arc::clone(&looker);

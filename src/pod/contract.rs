@@ -208,10 +208,16 @@ pub struct Stopped {
     pub at: jiff::Timestamp,
 }
 
+/// Far longer than the note of any pod; a longer one is not ours.
+const LONGEST_NOTE: usize = 16 << 10;
+
 /// Reads [`ORIGINAL_IMAGES`]; empty if it is absent or not ours.
 #[must_use]
 pub fn stopped(pod: &Pod) -> BTreeMap<String, Stopped> {
-    pod.annotation(ORIGINAL_IMAGES).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    pod.annotation(ORIGINAL_IMAGES)
+        .filter(|text| text.len() <= LONGEST_NOTE)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 /// Opted out by its own label. (A namespace's label is the caller's to know.)

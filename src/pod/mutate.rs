@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
 use super::entrypoint::{self, Change};
 use super::gate;
-use super::model::Pod;
+use super::model::{Pod, Status};
 use super::sidecars;
 use super::tekton::{self, NotOurs};
 
@@ -106,7 +106,9 @@ impl Ungated {
 /// # Errors
 /// If `raw` is no Pod: a field that is read has another type than Kubernetes gives it.
 pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Error> {
-    let pod = Pod::from_raw(raw)?;
+    let mut pod = Pod::from_raw(raw)?;
+    // A pod that is being created has none, whatever its author wrote there.
+    pod.status = Status::default();
     if let Err(not_ours) = tekton::eligible(&pod) {
         return Ok(Mutation::untouched(not_ours.into()));
     }

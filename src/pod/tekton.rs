@@ -71,6 +71,12 @@ pub fn is_cancelled(pod: &Pod) -> bool {
     pod.annotation(CANCEL) == Some(CANCELLED)
 }
 
+/// Tekton has told the first step to start, as far as it is concerned (Tekton ≥ 0.5).
+#[must_use]
+pub fn is_ready(pod: &Pod) -> bool {
+    pod.annotation("tekton.dev/ready") == Some("READY")
+}
+
 /// A step, by its name. (Only in `spec.containers`: v0.5 to v0.8 and v0.32 to v0.35 have init containers of that name.)
 #[must_use]
 pub fn is_step(container: &Container) -> bool {

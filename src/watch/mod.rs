@@ -15,6 +15,7 @@ mod store;
 mod task_runs;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
@@ -61,11 +62,20 @@ impl Settings {
 
 /// Where the pods go that are to be looked at.
 #[derive(Clone, Debug)]
-pub(crate) struct Look(futures::channel::mpsc::UnboundedSender<ScheduleRequest<Key>>);
+pub(crate) struct Look {
+    sender: futures::channel::mpsc::UnboundedSender<ScheduleRequest<Key>>,
+    wanted: Arc<AtomicBool>,
+}
 
 impl Look {
     pub(crate) fn new(sender: futures::channel::mpsc::UnboundedSender<ScheduleRequest<Key>>) -> Self {
-        Self(sender)
+        Self { sender, wanted: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Whether anybody looks. A standby does not, and looks at everything once it leads: what it queued until then would
+    /// only pile up.
+    pub(crate) fn wanted(&self, wanted: bool) {
+        self.wanted.store(wanted, Ordering::Relaxed);
     }
 
     /// At each of these, now.
@@ -78,8 +88,10 @@ impl Look {
 
     /// At this one, then, if not before.
     pub(crate) fn later(&self, key: Key, run_at: Instant) {
-        // Nobody looks any more only when the controller is going away.
-        let _ = self.0.unbounded_send(ScheduleRequest { message: key, run_at });
+        if self.wanted.load(Ordering::Relaxed) {
+            // Nobody looks any more only when the controller is going away.
+            let _ = self.sender.unbounded_send(ScheduleRequest { message: key, run_at });
+        }
     }
 }
 

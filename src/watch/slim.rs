@@ -24,6 +24,10 @@ const LABELS: [&str; 3] = [contract::INJECT, tekton::TASK_RUN, tekton::TASK_RUN_
 /// The settings by which a Cloud SQL proxy says that it exits 0 when told to stop.
 const TELLING_ENV: &str = "CSQL_PROXY_EXIT_ZERO_ON_SIGTERM";
 const TELLING_ARG: &str = "--exit-zero-on-sigterm";
+/// Annotations of ours and Tekton's are short; a longer one is somebody's attempt to fill our memory, and is not read.
+const ANNOTATION: usize = 16 << 10;
+/// Tekton's entrypoint has some thirty words of its own before the `--`.
+const STEP_ARGS: usize = 256;
 /// No message of ours quotes more of a kubelet's.
 const MESSAGE: usize = 200;
 
@@ -138,9 +142,9 @@ impl Slim for TaskRun {
 /// Drops what no decision reads.
 fn pod(pod: &mut Pod) {
     let annotated = !pod.metadata.annotations.is_empty();
-    pod.metadata
-        .annotations
-        .retain(|key, _| key != contract::INJECTED && ANNOTATIONS.iter().any(|start| key.starts_with(start)));
+    pod.metadata.annotations.retain(|key, value| {
+        key != contract::INJECTED && value.len() <= ANNOTATION && ANNOTATIONS.iter().any(|start| key.starts_with(start))
+    });
     if annotated && pod.metadata.annotations.is_empty() {
         // Whether there are any decides how one is added: a patch must not take the map for absent, and replace it.
         pod.metadata.annotations.insert("…".to_owned(), String::new());
@@ -178,12 +182,12 @@ fn slim_container(container: &mut Container) {
     }
     container.command.shrink_to_fit();
     if tekton::is_step(container) {
-        // What follows belongs to the user, and is not read.
-        if let Some(end) = container.args.iter().position(|arg| arg == "--") {
-            container.args.truncate(end);
-        }
+        // What follows belongs to the user, and is not read; Tekton's own flags are few.
+        let end = container.args.iter().position(|arg| arg == "--").unwrap_or(container.args.len());
+        container.args.truncate(end.min(STEP_ARGS));
     } else {
-        container.args.retain(|arg| arg == TELLING_ARG);
+        container.args.retain(|arg| arg.starts_with(TELLING_ARG));
+        container.args.truncate(1);
     }
     container.args.shrink_to_fit();
     for probe in [&mut container.readiness_probe, &mut container.startup_probe].into_iter().flatten() {

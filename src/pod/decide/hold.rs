@@ -169,7 +169,7 @@ pub fn gate_timeout(pod: &Pod, set: GateTimeout) -> Option<SignedDuration> {
         GateTimeout::Never => None,
         GateTimeout::After(time) => Some(time),
         // Tekton would hold the step as long.
-        GateTimeout::Default if gate::tekton_waits(pod) => None,
+        GateTimeout::Default if gate::tekton_waits(pod) && !tekton::is_ready(pod) => None,
         GateTimeout::Default => {
             let third = pod.spec.active_deadline_seconds.map(|seconds| SignedDuration::from_secs(seconds / 3));
             Some(third.map_or(GATE_TIMEOUT, |third| third.min(GATE_TIMEOUT)))

@@ -147,7 +147,7 @@ pub fn decide(pod: &Pod, context: &Context<'_>) -> Decision {
         return Decision::default();
     }
     if !opted_out && !context.leaving {
-        for malformed in &malformed {
+        for malformed in malformed.iter().take(MALFORMED) {
             // With its value: one annotation may have several entries that cannot be read.
             let key = format!("{} {}", malformed.key, malformed.value);
             scene.say(Reason::BadAnnotation, key, &malformed.to_string());
@@ -160,6 +160,9 @@ pub fn decide(pod: &Pod, context: &Context<'_>) -> Decision {
     }
     scene.decision
 }
+
+/// Of more annotations, or entries of one, that cannot be read, nobody reads either.
+const MALFORMED: usize = 8;
 
 /// A pod, what is known beside it, and what has been decided so far.
 struct Scene<'a> {

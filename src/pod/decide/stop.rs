@@ -18,9 +18,6 @@ pub const STUCK: SignedDuration = SignedDuration::from_secs(10);
 pub const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
-/// Tekton's own signal for the first step, an annotation, and its value.
-const TEKTON_READY: (&str, &str) = ("tekton.dev/ready", "READY");
-
 /// When the last step ended, if every step has ended and none will be started again.
 #[must_use]
 pub fn steps_done_at(pod: &Pod) -> Option<Timestamp> {
@@ -285,10 +282,9 @@ impl<'a> Scene<'a> {
 
     /// The first step waits for Tekton's own signal.
     fn waits_for_tekton(&self) -> bool {
-        let (key, value) = TEKTON_READY;
         let first = tekton::first_step(self.pod).map(|at| &self.pod.spec.containers[at]);
         gate::tekton_waits(self.pod)
-            && self.pod.annotation(key) != Some(value)
+            && !tekton::is_ready(self.pod)
             && first.and_then(|step| self.pod.status_of(&step.name)).is_some_and(|step| step.state.running.is_some())
     }
 }

@@ -142,6 +142,7 @@ fn time_is_counted_from_the_pods_start_which_may_not_be_known_yet() {
 #[rstest]
 #[case::ten_minutes_where_nobody_else_waits(held(), Some(600))]
 #[case::none_where_tekton_waits_itself(held().tekton_waits(false), None)]
+#[case::the_usual_one_where_tekton_has_let_the_step_go(held().tekton_waits(true), Some(600))]
 #[case::a_third_of_the_deadline(held().deadline(900), Some(300))]
 #[case::ten_minutes_at_most(held().deadline(5400), Some(600))]
 fn the_gates_timeout_is_by_default(#[case] pod: Build, #[case] expected: Option<i64>) {

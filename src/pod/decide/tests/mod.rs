@@ -237,6 +237,13 @@ fn an_annotation_that_cannot_be_read_is_said_once_for_each_entry_and_harms_nothi
 }
 
 #[test]
+fn a_flood_of_entries_that_cannot_be_read_is_no_flood_of_events() {
+    let pod = finished().annotated("kickstand.dev/finish", &"x,".repeat(5000));
+    let said = seen_at(70).succeeded(61).decide(&pod.build()).actions;
+    assert!(said.len() < 12, "{} actions", said.len());
+}
+
+#[test]
 fn a_message_fits_into_an_event() {
     let mut pod = pod().gated().step(c("one").ready());
     for number in 0..40 {
