@@ -165,21 +165,16 @@ fn table(without: &Seen, with: &Seen, patience: u64) -> String {
             at(story.and_then(|it| it.pod_ended), &late),
             seen.verdict.clone(),
             story.map(|it| it.phase.clone()).unwrap_or_default(),
-            if seen.log.is_some() { "readable".to_owned() } else { "lost or empty".to_owned() },
         ]
     };
-    let rows = [
-        "sidecar ready",
-        "step started",
-        "steps done",
-        "pod ended",
-        "verdict of the run",
-        "phase of the pod",
-        "sidecar's log",
-    ];
+    let rows = ["sidecar ready", "step started", "steps done", "pod ended", "verdict of the run", "phase of the pod"];
     let mut text = format!("  {:20} {:>20} {:>20}\n", "since creation", "without Kickstand", "with Kickstand");
     for ((row, left), right) in rows.into_iter().zip(cells(without)).zip(cells(with)) {
         let _ = writeln!(text, "  {row:20} {left:>20} {right:>20}");
+    }
+    for (name, seen) in [("without", without), ("with", with)] {
+        let last = seen.log.as_deref().unwrap_or("nothing, or it is lost");
+        let _ = writeln!(text, "  the sidecar's log ends, {name}: {last}");
     }
     for event in &with.events {
         let _ = writeln!(text, "  {event}");
@@ -214,7 +209,7 @@ fn in_words(without: &Seen, with: &Seen) -> String {
             _ => {}
         }
         if without.verdict != with.verdict {
-            words.push(format!("The run was {} without it, {} with it.", without.verdict, with.verdict));
+            words.push(format!("The run ended {} without it, {} with it.", without.verdict, with.verdict));
         }
         match (left.pod_ended, seconds(right.steps_done, right.pod_ended)) {
             (None, Some(after)) => {

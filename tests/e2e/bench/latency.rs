@@ -50,6 +50,8 @@ struct Numbers {
     open: Samples,
     /// A watch showed the sidecar ready → the step's own start.
     gate: Samples,
+    /// A watch showed the steps done → it showed the sidecar told to stop.
+    told: Samples,
     /// A watch showed the steps done → it showed the pod ended.
     stop: Samples,
     succeeded: usize,
@@ -60,6 +62,7 @@ impl Numbers {
     fn add(&mut self, story: &Story) {
         self.open.push(seconds(story.sidecars_ready, story.gate_open));
         self.gate.push(seconds(story.sidecars_ready, story.step_started));
+        self.told.push(seconds(story.steps_done, story.told_to_stop));
         self.stop.push(seconds(story.steps_done, story.pod_ended));
         self.succeeded += usize::from(story.phase == "Succeeded");
         self.runs += 1;
@@ -88,6 +91,7 @@ pub(crate) async fn measure(lab: &Lab, runs: usize) -> Result<Part> {
                 numbers.open.cell(runs),
                 numbers.gate.cell(runs),
                 against(|it| &it.gate),
+                numbers.told.cell(runs),
                 numbers.stop.cell(runs),
                 against(|it| &it.stop),
                 format!("{} of {runs}", numbers.succeeded),
@@ -100,6 +104,7 @@ pub(crate) async fn measure(lab: &Lab, runs: usize) -> Result<Part> {
         "sidecar ready → gate open",
         "sidecar ready → step one",
         "÷ floor",
+        "steps done → told to stop",
         "steps done → pod ended",
         "÷ floor",
         "pods Succeeded",

@@ -23,6 +23,16 @@ pub(super) async fn twenty_runs_of_twenty_succeed_and_so_do_their_pods(scene: &S
     Ok(())
 }
 
+/// What the pod's sidecar was told to run, one after another.
+fn images(scene: &Scene<'_>, pod: &str) -> Vec<String> {
+    scene.record.look(|seen| {
+        let all = seen.history(pod).filter_map(|(_, _, pod)| pod.image_of("sidecar-web").map(str::to_owned));
+        let mut images: Vec<String> = all.collect();
+        images.dedup();
+        images
+    })
+}
+
 async fn phases_of_green_runs(scene: &Scene<'_>) -> Result<BTreeMap<String, usize>> {
     let ended: Vec<String> = futures::stream::iter(0..RUNS)
         .map(async |at| {
@@ -31,6 +41,9 @@ async fn phases_of_green_runs(scene: &Scene<'_>) -> Result<BTreeMap<String, usiz
             run.succeeds().await?;
             let pod = run.pod_ends().await?;
             scene.was_held_until_ready(pod.name(), &["sidecar-web"])?;
+            let images = images(scene, pod.name());
+            // Its own, Kickstand's and Tekton's, or one of the two: not to and fro.
+            ensure!(images.len() <= 3, "the sidecar of {} was stopped again and again: {images:?}", pod.name());
             anyhow::Ok(pod.phase().to_owned())
         })
         .buffer_unordered(AT_ONCE)

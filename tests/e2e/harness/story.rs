@@ -20,6 +20,8 @@ pub(crate) struct Story {
     pub(crate) step_started: Option<Timestamp>,
     /// Every step was seen ended.
     pub(crate) steps_done: Option<Timestamp>,
+    /// A sidecar was seen told to stop: it has another image than at first.
+    pub(crate) told_to_stop: Option<Timestamp>,
     /// The pod was seen ended.
     pub(crate) pod_ended: Option<Timestamp>,
     /// Its phase when it was seen last.
@@ -33,6 +35,7 @@ impl Story {
         let first = |holds: &dyn Fn(&Pod) -> bool| seen.first(pod, holds).map(|(_, at)| at);
         let ready: Option<Vec<Timestamp>> =
             sidecars(&last).iter().map(|name| first(&|pod| pod.is_ready(name))).collect();
+        let before = seen.history(pod).next().map(|(_, _, pod)| pod.clone())?;
         let step = last.steps().first().map(|step| (*step).to_owned())?;
         Some(Self {
             created: first(&|_| true)?,
@@ -40,6 +43,10 @@ impl Story {
             gate_open: first(&|pod| pod.annotation(gate).is_some_and(|value| !value.is_empty())),
             step_started: last.step_started(&step),
             steps_done: first(&|pod| pod.steps_done()),
+            told_to_stop: first(&|pod| {
+                let images = pod.containers().iter().zip(before.containers());
+                images.into_iter().any(|(now, before)| now.image != before.image)
+            }),
             pod_ended: first(&|pod| pod.is_terminal()),
             phase: last.phase().to_owned(),
         })
