@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use cli::{Cli, Command, Format, Options};
+use cli::{Cli, Command, Options};
 use harness::lab::Lab;
 use harness::runner;
 
@@ -58,16 +58,13 @@ async fn dispatch(cli: Cli) -> anyhow::Result<bool> {
 
 /// Does something on the cluster, and leaves Tekton as it was, also when it fails or is interrupted.
 async fn on_cluster(options: Options, work: impl AsyncFnOnce(&Lab) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
-    let quiet = options.output == Format::Json;
     let lab = Lab::open(options).await?;
     let mut stop = harness::signals()?;
     let done = tokio::select! {
         done = work(&lab) => done,
         name = stop.recv() => Err(anyhow::anyhow!("interrupted by {}", name.unwrap_or("a signal"))),
     };
-    if !quiet {
-        eprintln!("cleaning up");
-    }
+    eprintln!("cleaning up");
     // A second signal ends it at once.
     tokio::select! {
         () = lab.close() => done,

@@ -123,14 +123,14 @@ async fn both_ways(lab: &Lab, all: &[Who], runs: usize) -> Result<Measured> {
         measured.push((*who, "at once", Numbers::default()));
     }
     for at in 0..runs {
-        say(lab, &format!("one by one, {} of {runs}", at + 1));
+        say(&format!("one by one, {} of {runs}", at + 1));
         for who in all {
             let story = once(lab, *who, 1).await?;
             add(&mut measured, *who, "one by one", &story);
         }
     }
     for who in all {
-        say(lab, &format!("{runs} at once: {}", who.name()));
+        say(&format!("{runs} at once: {}", who.name()));
         let story = once(lab, *who, runs).await?;
         add(&mut measured, *who, "at once", &story);
     }

@@ -22,7 +22,7 @@ const MEBIBYTE: u64 = 1024 * 1024;
 pub(crate) async fn measure(lab: &Lab, pods: usize) -> Result<Part> {
     tekton::set(lab, &[("await-sidecar-readiness", "false")], TektonNop::Its).await?;
     let before = read(lab).await?;
-    say(lab, &format!("{pods} TaskRuns whose pods find no node: they are held, and cost the node nothing"));
+    say(&format!("{pods} TaskRuns whose pods find no node: they are held, and cost the node nothing"));
     let scene = Scene::new(lab, lab.namespace("bench-memory", Some(true)).await?);
     let made: Result<Vec<()>> = futures::stream::iter(0..pods)
         .map(async |at| {

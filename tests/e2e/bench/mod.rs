@@ -42,8 +42,6 @@ fn show(lab: &Lab, part: table::Part) -> Result<Value> {
 }
 
 /// A sign of life.
-fn say(lab: &Lab, text: &str) {
-    if !lab.is_quiet() {
-        eprintln!("{text}");
-    }
+fn say(text: &str) {
+    eprintln!("{text}");
 }

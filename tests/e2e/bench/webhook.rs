@@ -23,7 +23,7 @@ pub(crate) async fn measure(lab: &Lab, reviews: usize) -> Result<Part> {
     // The first ones open connections.
     ask(lab, &covered, 20).await?;
     let before = histogram(lab).await?;
-    say(lab, &format!("{reviews} reviews of a {POD_BYTES} byte pod, and as many creations without one"));
+    say(&format!("{reviews} reviews of a {POD_BYTES} byte pod, and as many creations without one"));
     let with = ask(lab, &covered, reviews).await?;
     let after = histogram(lab).await?;
     let without = ask(lab, &left_alone, reviews).await?;

@@ -14,6 +14,7 @@ use crate::harness::taskrun::{Sidecar, TaskRun};
 use crate::harness::{host, lab::Lab};
 
 pub(super) async fn without_a_webhook_runs_pass_and_their_sidecars_are_stopped(scene: &Scene<'_>) -> Result<()> {
+    may_disturb(scene)?;
     install::scale(scene.lab, Component::Webhook, 0).await?;
     install::available(scene.lab, Component::Webhook, 0).await?;
     let run = TaskRun::new("unheld").injected(Order::AfterOurs, Sidecar::server("proxy", 8001, 1)).step("sleep 1");
@@ -27,6 +28,7 @@ pub(super) async fn without_a_webhook_runs_pass_and_their_sidecars_are_stopped(s
 pub(super) async fn without_a_controller_new_pods_are_let_through_and_a_held_one_waits_for_its_return(
     scene: &Scene<'_>,
 ) -> Result<()> {
+    may_disturb(scene)?;
     let held = scene.start(&switched(scene, "held")?).await?;
     let pod = held.pod().await?;
     scene.wait_until_held(&pod).await?;
@@ -63,6 +65,7 @@ pub(super) async fn without_a_controller_new_pods_are_let_through_and_a_held_one
 }
 
 pub(super) async fn a_killed_leader_leaves_ten_held_pods_to_the_standby(scene: &Scene<'_>) -> Result<()> {
+    may_disturb(scene)?;
     let runs = (0..10).map(async |at| {
         let run = scene.start(&switched(scene, &format!("held-{at}"))?).await?;
         let pod = run.pod().await?;
@@ -91,9 +94,7 @@ pub(super) async fn a_killed_leader_leaves_ten_held_pods_to_the_standby(scene: &
 }
 
 pub(super) async fn an_uninstall_releases_a_held_pod(scene: &Scene<'_>) -> Result<()> {
-    if scene.lab.options.no_install {
-        return Err(Skip("this Kickstand was not installed here".to_owned()).into());
-    }
+    may_disturb(scene)?;
     let run = TaskRun::new("held").injected(Order::AfterOurs, Sidecar::never_ready("proxy")).step("true");
     let run = scene.start(&run).await?;
     let pod = run.pod().await?;
@@ -102,6 +103,15 @@ pub(super) async fn an_uninstall_releases_a_held_pod(scene: &Scene<'_>) -> Resul
     let opened = scene.lab.pods(&scene.namespace).get(&pod).await?;
     ensure!(opened.gate_opened().is_some(), "the uninstall has ended, and the gate is still shut");
     run.succeeds().await
+}
+
+/// Before anything is taken down: not somebody's own Kickstand, and not in vain.
+fn may_disturb(scene: &Scene<'_>) -> Result<()> {
+    let options = &scene.lab.options;
+    if options.no_install && !options.force {
+        return Err(Skip("this Kickstand was not installed here, and is not taken down: add --force".to_owned()).into());
+    }
+    scene.injector().map(|_| ())
 }
 
 /// A run whose sidecar becomes ready when the case says so.

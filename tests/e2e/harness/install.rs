@@ -48,9 +48,7 @@ pub(crate) async fn install(lab: &Lab) -> Result<()> {
         return Ok(());
     }
     if !lab.options.no_install {
-        if !lab.is_quiet() {
-            eprintln!("installing {} with {}", lab.options.chart.display(), lab.images.kickstand);
-        }
+        eprintln!("installing {} with {}", lab.options.chart.display(), lab.images.kickstand);
         let mut set = image_values("image", &lab.images.kickstand);
         set.extend(image_values("nopImage", &lab.images.nop));
         if let Some(image) = tekton::own_nop_image(lab).await? {
@@ -77,6 +75,17 @@ pub(crate) async fn install(lab: &Lab) -> Result<()> {
         helm(lab, &args).await?;
     }
     answers(lab).await
+}
+
+/// On somebody's cluster: one that is there is theirs.
+pub(crate) async fn refuse_somebody_elses(lab: &Lab) -> Result<()> {
+    let options = &lab.options;
+    let asked = options.no_install || options.without_kickstand || options.force;
+    ensure!(
+        lab.is_local() || asked || deployment(lab, Component::Webhook).await.is_err(),
+        "Kickstand is installed there already\n  Test that one with --no-install, or replace it, and lose it in the end, with --force"
+    );
+    Ok(())
 }
 
 pub(crate) async fn uninstall(lab: &Lab) -> Result<()> {

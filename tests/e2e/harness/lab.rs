@@ -73,6 +73,7 @@ impl Lab {
         };
         let lab = Self { client, options, images, injector, run, namespaces: AtomicU32::new(0) };
         lab.refuse_running_task_runs().await?;
+        super::install::refuse_somebody_elses(&lab).await?;
         tekton::remember(&lab).await?;
         if let Ok(injector) = &lab.injector {
             injector.register(&lab.client).await?;

@@ -69,7 +69,7 @@ pub(crate) async fn run(lab: &Lab, groups: Vec<Group>) -> Result<bool> {
         install::install(lab).await?;
         injector::check_order(&lab.client).await?;
         for group in &groups {
-            board.say(&format!("group {}: {}", group.name, group.about));
+            say(&format!("group {}: {}", group.name, group.about));
             tekton::set(lab, group.flags, group.nop).await?;
             let at_once = if group.disturbing { 1 } else { lab.options.at_once.max(1) };
             futures::stream::iter(&group.cases)
@@ -95,6 +95,11 @@ pub(crate) async fn run(lab: &Lab, groups: Vec<Group>) -> Result<bool> {
     done.map(|()| all_well)
 }
 
+/// On stderr: results go to stdout.
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
 /// What is going on.
 struct Board<'a> {
     lab: &'a Lab,
@@ -104,12 +109,6 @@ struct Board<'a> {
 }
 
 impl Board<'_> {
-    fn say(&self, text: &str) {
-        if !self.lab.is_quiet() {
-            eprintln!("{text}");
-        }
-    }
-
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +123,7 @@ impl Board<'_> {
             let running: Vec<String> = self.running().iter().cloned().collect();
             let tried = self.tried().len();
             let now = if running.is_empty() { "setting up".to_owned() } else { running.join("; ") };
-            self.say(&format!("… {} s, {tried} of {}: {now}", start.elapsed().as_secs(), self.total));
+            say(&format!("… {} s, {tried} of {}: {now}", start.elapsed().as_secs(), self.total));
         }
     }
 
@@ -147,11 +146,10 @@ impl Board<'_> {
         self.running().remove(&case.name);
         let mut all = self.tried();
         all.push(tried.clone());
-        self.say(&format!("{:>2}/{} {}", all.len(), self.total, tried.line()));
+        say(&format!("{:>2}/{} {}", all.len(), self.total, tried.line()));
         drop(all);
         if let Outcome::Failed(why) = &tried.outcome {
-            // On stderr, and also where stdout is JSON: nobody wants to run it again to learn why.
-            eprintln!("\n=== {}: {}\n{why}\n===\n", group.name, case.name);
+            say(&format!("\n=== {}: {}\n{why}\n===\n", group.name, case.name));
         }
     }
 
@@ -178,7 +176,7 @@ impl Board<'_> {
         if !(self.lab.options.keep && matches!(outcome, Outcome::Failed(_)))
             && let Err(error) = self.lab.delete_namespace(&scene.namespace).await
         {
-            self.say(&format!("namespace {} is left: {error:#}", scene.namespace));
+            say(&format!("namespace {} is left: {error:#}", scene.namespace));
         }
         (outcome, scene.notes())
     }
