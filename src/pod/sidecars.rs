@@ -1,7 +1,7 @@
 //! Every container that is no step: who it is, who is waited for, who is stopped and how it ends.
 
 use super::contract::Settings;
-use super::model::{Container, ContainerStatus, Pod, RestartPolicy};
+use super::model::{Container, ContainerStatus, EnvVar, Pod, RestartPolicy};
 use super::tekton::{RESULTS_SIDECAR, is_step};
 
 /// What is known of a sidecar that injectors or people commonly add.
@@ -32,6 +32,19 @@ const KNOWN: [Known; 13] = [
 
 /// Environment variable of the Cloud SQL proxy (≥ 2.9) that makes it exit 0 on TERM instead of 143.
 const CSQL_EXIT_ZERO: &str = "CSQL_PROXY_EXIT_ZERO_ON_SIGTERM";
+
+/// This variable tells its container to exit 0 on TERM.
+#[must_use]
+pub fn env_tells_exit_zero(env: &EnvVar) -> bool {
+    env.name == CSQL_EXIT_ZERO && env.value == "true"
+}
+
+/// So does this argument.
+#[must_use]
+#[allow(clippy::ptr_arg, reason = "asked of each of a list of arguments")]
+pub fn arg_tells_exit_zero(arg: &String) -> bool {
+    matches!(arg.as_str(), "--exit-zero-on-sigterm" | "--exit-zero-on-sigterm=true")
+}
 
 /// What a sidecar is to the others: helpers may need the network until they have ended, so they end first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,12 +135,8 @@ impl<'a> Sidecar<'a> {
         match self.known().map(|known| known.on_term) {
             Some(OnTerm::ExitsZero) => true,
             Some(OnTerm::ExitsZeroIfTold) => {
-                self.container.env.iter().any(|env| env.name == CSQL_EXIT_ZERO && env.value == "true")
-                    || self
-                        .container
-                        .args
-                        .iter()
-                        .any(|arg| matches!(arg.as_str(), "--exit-zero-on-sigterm" | "--exit-zero-on-sigterm=true"))
+                self.container.env.iter().any(env_tells_exit_zero)
+                    || self.container.args.iter().any(arg_tells_exit_zero)
             }
             Some(OnTerm::Unknown) | None => false,
         }

@@ -15,15 +15,12 @@ use serde::{Deserialize, Deserializer};
 
 use crate::pod::contract::{self, GATE_VOLUME};
 use crate::pod::model::{Container, ContainerStatus, Pod, Probe, RestartPolicy, State};
-use crate::pod::tekton;
 use crate::pod::verdict::{TaskRun, TaskRunMetadata, TaskRunStatus};
+use crate::pod::{sidecars, tekton};
 
 /// Whose annotations may decide something. What Tekton copies to a pod from a TaskRun's is small change.
 const ANNOTATIONS: [&str; 2] = ["kickstand.dev/", "tekton.dev/"];
 const LABELS: [&str; 3] = [contract::INJECT, tekton::TASK_RUN, tekton::TASK_RUN_UID];
-/// The settings by which a Cloud SQL proxy says that it exits 0 when told to stop.
-const TELLING_ENV: &str = "CSQL_PROXY_EXIT_ZERO_ON_SIGTERM";
-const TELLING_ARG: &str = "--exit-zero-on-sigterm";
 /// Annotations of ours and Tekton's are short; a longer one is somebody's attempt to fill our memory, and is not read.
 const ANNOTATION: usize = 16 << 10;
 /// Tekton's entrypoint has some thirty words of its own before the `--`.
@@ -173,7 +170,7 @@ fn pod(pod: &mut Pod) {
 
 fn slim_container(container: &mut Container) {
     container.volume_mounts = Vec::new();
-    container.env.retain(|env| env.name == TELLING_ENV);
+    container.env.retain(sidecars::env_tells_exit_zero);
     container.env.shrink_to_fit();
     // The first word names the program, and whether there are others tells Tekton's entrypoint from a look-alike.
     container.command.truncate(2);
@@ -186,7 +183,7 @@ fn slim_container(container: &mut Container) {
         let end = container.args.iter().position(|arg| arg == "--").unwrap_or(container.args.len());
         container.args.truncate(end.min(STEP_ARGS));
     } else {
-        container.args.retain(|arg| arg.starts_with(TELLING_ARG));
+        container.args.retain(sidecars::arg_tells_exit_zero);
         container.args.truncate(1);
     }
     container.args.shrink_to_fit();

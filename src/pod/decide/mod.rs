@@ -8,11 +8,13 @@ mod stop;
 #[cfg(test)]
 pub(in crate::pod) mod tests;
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::hold::{GATE_TIMEOUT, HELD_REPORTS, gate_timeout};
 pub use self::stop::{PATIENCE, STUCK, steps_done_at};
-use super::contract::{self, ENDED_IMAGE, Reason, Settings};
+use super::contract::{self, ENDED_IMAGE, Reason, Settings, Stopped};
 use super::gate;
 use super::model::{Phase, Pod};
 use super::tekton;
@@ -140,7 +142,8 @@ pub fn decide(pod: &Pod, context: &Context<'_>) -> Decision {
         return Decision::default();
     }
     let (settings, malformed) = Settings::of(pod);
-    let mut scene = Scene { pod, context, settings, decision: Decision::default() };
+    let stopped = contract::stopped(pod);
+    let mut scene = Scene { pod, context, settings, stopped, decision: Decision::default() };
     let opted_out = context.namespace_opted_out || contract::opted_out(pod);
     let release = opted_out || context.leaving || !scene.settings.gate;
     if is_lost(pod) && !release {
@@ -169,6 +172,8 @@ struct Scene<'a> {
     pod: &'a Pod,
     context: &'a Context<'a>,
     settings: Settings,
+    /// By our own note, read once.
+    stopped: BTreeMap<String, Stopped>,
     decision: Decision,
 }
 

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, How, Order, Scene};
-use crate::pod::contract::{self, ENDED_IMAGE, Reason};
+use crate::pod::contract::{ENDED_IMAGE, Reason};
 use crate::pod::gate;
 use crate::pod::model::{Phase, Pod};
 use crate::pod::nop;
@@ -198,7 +198,7 @@ impl<'a> Scene<'a> {
             || tekton_nops.into_iter().any(|start| image.starts_with(start.as_str()))
             // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
             // were not told. To stop it again would be to fight over it.
-            || contract::stopped(self.pod).contains_key(sidecar.name())
+            || self.stopped.contains_key(sidecar.name())
     }
 
     /// It may run on for a while, to end by itself.
@@ -250,8 +250,7 @@ impl<'a> Scene<'a> {
         if late.is_empty() {
             return None;
         }
-        let stopped = contract::stopped(self.pod);
-        let since = late.iter().filter_map(|sidecar| stopped.get(sidecar.name())).map(|stopped| stopped.at).max();
+        let since = late.iter().filter_map(|sidecar| self.stopped.get(sidecar.name())).map(|stopped| stopped.at).max();
         // The containers of one patch are killed one after another, each with its grace.
         let grace = self.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).clamp(0, 86_400);
         let graces = SignedDuration::from_secs(grace.saturating_mul(i64::try_from(late.len()).unwrap_or(i64::MAX)));
