@@ -147,6 +147,7 @@ impl Effects {
         let now = (self.now)();
         let (kind, patch) = match effect {
             Effect::OpenGate => (ActionKind::OpenGate, patch::open_gate(pod, now)),
+            Effect::Nudge => (ActionKind::Nudge, patch::nudge(pod, now)),
             Effect::Stop { orders, .. } => (ActionKind::Stop, patch::stop(pod, orders, &self.settings.nop_image, now)),
             Effect::End => (ActionKind::End, patch::end(pod)),
             Effect::Say { .. } => return Outcome::Done,

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
-use kickstand::pod::contract::{ORIGINAL_IMAGES, READY};
+use kickstand::pod::contract::{NUDGED, ORIGINAL_IMAGES, READY};
 use kickstand::pod::decide::{Action, Context, Decision, Effect, LAST_DEADLINE_SECONDS, decide};
 use kickstand::pod::model::Pod;
 use kickstand::pod::mutate::{self, mutate};
@@ -112,6 +112,10 @@ impl Controller {
             Effect::OpenGate => {
                 self.annotations.insert(READY, now.to_string());
                 "opens the gate"
+            }
+            Effect::Nudge => {
+                self.annotations.insert(NUDGED, now.to_string());
+                "nudges the kubelet"
             }
             Effect::Stop { orders, .. } => {
                 let note: BTreeMap<&str, Value> = orders
@@ -296,7 +300,7 @@ fn sidecars_are_stopped_when_the_steps_are_final() {
                 match &action.effect {
                     Effect::Stop { orders, .. } => ours.extend(orders.iter().map(|order| order.name.as_str())),
                     Effect::End => ours.push("(ends)"),
-                    Effect::OpenGate | Effect::Say { .. } => {}
+                    Effect::OpenGate | Effect::Nudge | Effect::Say { .. } => {}
                 }
             }
             let none = Vec::new();

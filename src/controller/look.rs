@@ -166,12 +166,16 @@ impl Looker {
         match self.effects.change(pod, &action.effect).await {
             Outcome::Done => {
                 self.note_done(entry, action, begun);
-                self.effects.say(pod, action.reason, &action.message, &action.message).await;
+                if action.effect != Effect::Nudge {
+                    self.effects.say(pod, action.reason, &action.message, &action.message).await;
+                }
                 Next::Nothing
             }
             Outcome::MovedOn => Next::After(MOVED_ON),
             Outcome::Unanswered(after) => Next::Failed(after),
             Outcome::Deposed => Next::Nothing,
+            // The kubelet comes by on its own, later.
+            Outcome::Refused { .. } if action.effect == Effect::Nudge => Next::Nothing,
             Outcome::Refused { words } => self.refused(entry, action, &words).await,
         }
     }
@@ -231,13 +235,15 @@ impl Looker {
     fn note_done(&self, entry: &Entry, action: &Action, begun: Instant) {
         let pod = &*entry.pod;
         lock(&entry.memory).patched = Some(pod.metadata.resource_version.clone());
-        info!(
-            pod = pod.metadata.name,
-            namespace = pod.metadata.namespace,
-            reason = action.reason.as_str(),
-            "{}",
-            action.message
-        );
+        if action.effect != Effect::Nudge {
+            info!(
+                pod = pod.metadata.name,
+                namespace = pod.metadata.namespace,
+                reason = action.reason.as_str(),
+                "{}",
+                action.message
+            );
+        }
         match action.effect {
             Effect::OpenGate => {
                 if let Some(start) = pod.status.start_time {
@@ -251,7 +257,7 @@ impl Looker {
                 }
             }
             Effect::Stop { .. } => self.metrics.stopped_after(begun.elapsed()),
-            Effect::End | Effect::Say { .. } => {}
+            Effect::Nudge | Effect::End | Effect::Say { .. } => {}
         }
     }
 }

@@ -17,6 +17,8 @@ closed_label! {
     ActionKind, "kind" {
         /// The gate was opened.
         OpenGate => "open_gate",
+        /// The kubelet was made to look at an open gate once more.
+        Nudge => "nudge",
         /// Sidecars were stopped.
         Stop => "stop",
         /// The pod was ended by its deadline.

@@ -27,6 +27,8 @@ pub const KEEP_LOGS: &str = "kickstand.dev/keep-logs";
 pub const INJECTED: &str = "kickstand.dev/injected";
 /// Annotation of the pod, ours: absent until the gate opens, then the time (RFC 3339).
 pub const READY: &str = "kickstand.dev/ready";
+/// Annotation of the pod, ours: when the kubelet was made to look at an opened gate once more (RFC 3339).
+pub const NUDGED: &str = "kickstand.dev/nudged";
 /// Annotation of the pod, ours: what each stopped container ran, and when it was stopped (JSON: [`Stopped`] by name).
 pub const ORIGINAL_IMAGES: &str = "kickstand.dev/original-images";
 

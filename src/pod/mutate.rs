@@ -8,7 +8,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
+use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, NUDGED, ORIGINAL_IMAGES, READY, Settings, opted_out};
 use super::entrypoint::{self, Change};
 use super::gate;
 use super::model::{Pod, Status};
@@ -121,7 +121,7 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
     let mut warnings: Vec<String> = malformed.iter().map(|malformed| format!("kickstand: {malformed}")).collect();
 
     // Ours to set, and never at CREATE: a preset one would open the gate at once, or claim that a sidecar was stopped.
-    for preset in [READY, ORIGINAL_IMAGES] {
+    for preset in [READY, NUDGED, ORIGINAL_IMAGES] {
         edit.remove_annotation(&pod, preset);
     }
     let decision = match hold(&pod, &settings, options, &mut edit) {

@@ -5,7 +5,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
-use super::contract::{self, ORIGINAL_IMAGES, READY, Stopped};
+use super::contract::{self, NUDGED, ORIGINAL_IMAGES, READY, Stopped};
 use super::decide::{LAST_DEADLINE_SECONDS, Order};
 use super::model::Pod;
 
@@ -14,6 +14,14 @@ use super::model::Pod;
 pub fn open_gate(pod: &Pod, now: Timestamp) -> Patch {
     let mut operations = vec![same_pod(pod)];
     operations.extend(annotate(pod, READY, now.to_string()));
+    Patch(operations)
+}
+
+/// Makes the kubelet look at the pod once more: any change of an annotation does.
+#[must_use]
+pub fn nudge(pod: &Pod, now: Timestamp) -> Patch {
+    let mut operations = vec![same_pod(pod)];
+    operations.extend(annotate(pod, NUDGED, now.to_string()));
     Patch(operations)
 }
 
@@ -88,6 +96,15 @@ mod tests {
         insta::assert_snapshot!(text(&open_gate(&pod, at(10))), @r#"
         {"op":"test","path":"/metadata/uid","value":"pod-uid"}
         {"op":"add","path":"/metadata/annotations/kickstand.dev~1ready","value":"2026-01-01T10:00:10Z"}
+        "#);
+    }
+
+    #[test]
+    fn a_nudge_leaves_the_time_of_the_opening_alone() {
+        let pod = pod().opened().step(c("one")).build();
+        insta::assert_snapshot!(text(&nudge(&pod, at(11))), @r#"
+        {"op":"test","path":"/metadata/uid","value":"pod-uid"}
+        {"op":"add","path":"/metadata/annotations/kickstand.dev~1nudged","value":"2026-01-01T10:00:11Z"}
         "#);
     }
 

@@ -27,8 +27,12 @@ async fn the_gate_opens_when_the_last_sidecar_is_ready() {
     api.until("it is said", |api| api.has_event("KickstandGateOpened")).await;
     let annotations = &api.get("pods", "pod").unwrap()["metadata"]["annotations"];
     assert_eq!(annotations["somebody.example/else"], "kept");
+    let opened_at = annotations["kickstand.dev/ready"].clone();
     rig.settle(600).await;
-    assert_eq!(api.writes().len(), 1);
+    let annotations = &api.get("pods", "pod").unwrap()["metadata"]["annotations"];
+    assert_eq!(annotations["kickstand.dev/ready"], opened_at);
+    assert!(annotations["kickstand.dev/nudged"].is_string(), "the kubelet may have lost the opening: {annotations}");
+    assert_eq!(api.writes().len(), 2, "{:?}", api.writes());
     assert_eq!(api.events().len(), 1);
     assert_eq!(rig.metric("kickstand_gate_open_delay_seconds_count"), 1);
     assert_eq!(rig.metric("kickstand_controller_gates_shut"), 0);
@@ -146,7 +150,9 @@ async fn a_retried_attempt_is_not_ended_by_its_predecessors_verdict() {
     api.until("the gate is open", |api| opened(api, "second")).await;
     api.show("taskruns");
     rig.settle(60).await;
-    assert_eq!(api.writes().len(), 1, "{:?}", api.writes());
+    let nudged = |pod: &serde_json::Value| pod["metadata"]["annotations"]["kickstand.dev/nudged"].is_string();
+    assert!(api.get("pods", "second").is_some_and(|pod| nudged(&pod)));
+    assert_eq!(api.writes().len(), 2, "{:?}", api.writes());
     rig.stop().await;
 }
 

@@ -1,9 +1,9 @@
 //! The gate is shut: whom it waits for, and when it opens all the same.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Scene};
-use crate::pod::contract::{GateTimeout, Reason};
+use super::{Effect, Scene, steps_done_at};
+use crate::pod::contract::{GateTimeout, NUDGED, READY, Reason};
 use crate::pod::gate;
 use crate::pod::model::{Container, ContainerStatus, Pod};
 use crate::pod::sidecars::{self, Role, Sidecar};
@@ -19,10 +19,31 @@ pub const HELD_REPORTS: [SignedDuration; 4] = [
     SignedDuration::from_mins(15),
     SignedDuration::from_mins(30),
 ];
+/// The kubelet is made to look at the pod once more this long after its gate opened. Its volume manager works on a list
+/// of pods that it took a moment before: an update that arrives in between is taken for done, and the file in the step
+/// stays as it was until the kubelet comes by again, 60 to 90 s later (seen on Kubernetes 1.37, about once in a hundred
+/// gates).
+pub const NUDGE_AFTER: SignedDuration = SignedDuration::from_secs(1);
+/// From then on the kubelet has come by on its own.
+const NUDGE_UNTIL: SignedDuration = SignedDuration::from_secs(90);
 /// A sidecar that was started again that often and is not ready has had its chance.
 const RESTARTS: i32 = 2;
 
 impl Scene<'_> {
+    /// The gate is open, or there never was one.
+    pub(super) fn nudge(&mut self) {
+        // An older Tekton would take our change for a conflict with its own, and fail the run.
+        if !gate::is_gated(self.pod) || !tekton::names_its_owner(self.pod) || self.pod.annotation(NUDGED).is_some() {
+            return;
+        }
+        let Some(opened) = self.pod.annotation(READY).and_then(|time| time.parse::<Timestamp>().ok()) else { return };
+        let is_past = self.context.now.duration_since(opened) >= NUDGE_UNTIL;
+        if is_past || steps_done_at(self.pod).is_some() || !self.is_due(opened, NUDGE_AFTER) {
+            return;
+        }
+        self.act(Effect::Nudge, Reason::GateOpened, "the kubelet is to look at the open gate once more", false);
+    }
+
     pub(super) fn gate_is_shut(&mut self, release: bool) {
         if let Some(since) = self.settled() {
             // Opening would start a step of a run that is over.

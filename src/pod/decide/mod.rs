@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-pub use self::hold::{GATE_TIMEOUT, HELD_REPORTS, gate_timeout};
+pub use self::hold::{GATE_TIMEOUT, HELD_REPORTS, NUDGE_AFTER, gate_timeout};
 pub use self::stop::{PATIENCE, STUCK, steps_done_at};
 use super::contract::{self, ENDED_IMAGE, Reason, Settings, Stopped};
 use super::gate;
@@ -75,6 +75,8 @@ pub struct Action {
 pub enum Effect {
     /// Opens the gate.
     OpenGate,
+    /// Makes the kubelet look at the open gate once more. Nobody has to hear of it.
+    Nudge,
     /// Stops these sidecars, in one patch.
     Stop {
         /// Which, and how.
@@ -158,8 +160,11 @@ pub fn decide(pod: &Pod, context: &Context<'_>) -> Decision {
     }
     if gate::is_shut(pod) {
         scene.gate_is_shut(release);
-    } else if !opted_out && !context.leaving && !is_lost(pod) && scene.settings.stop {
-        scene.gate_is_open();
+    } else if !context.leaving {
+        scene.nudge();
+        if !opted_out && !is_lost(pod) && scene.settings.stop {
+            scene.gate_is_open();
+        }
     }
     scene.decision
 }

@@ -57,6 +57,7 @@ pub(crate) fn gated_pod(name: &str, run: &str) -> Value {
 pub(crate) fn done_pod(name: &str, run: &str, ended: i64) -> Value {
     let mut pod = gated_pod(name, run);
     pod["metadata"]["annotations"]["kickstand.dev/ready"] = at(-8).into();
+    pod["metadata"]["annotations"]["kickstand.dev/nudged"] = at(-7).into();
     sidecar_ready(&mut pod);
     steps_done(&mut pod, ended);
     pod

@@ -190,7 +190,11 @@ fn the_gate_opens_while_a_later_step_is_still_pulled() {
 
 #[test]
 fn readiness_lost_after_opening_is_nothing() {
-    let pod = pod().opened().step(c("one").ready()).sidecar(c("sidecar-web").readiness_probe().running());
+    let pod = pod()
+        .opened()
+        .annotated("kickstand.dev/nudged", "2026-01-01T10:00:11Z")
+        .step(c("one").ready())
+        .sidecar(c("sidecar-web").readiness_probe().running());
     assert_eq!(seen_at(20).on(pod), "nothing");
 }
 
@@ -218,4 +222,29 @@ fn a_verdict_from_the_future_holds_at_once() {
     // Tekton's clock is ahead of ours.
     assert_eq!(seen_at(9).failed(3600).on(held()), "end");
     assert_eq!(at(9), seen_at(9).now);
+}
+
+/// The gate opened at 10, and the step has not ended.
+fn opened() -> Build {
+    pod().opened().step(c("one").ready()).sidecar(c("sidecar-web").ready())
+}
+
+#[rstest]
+#[case::not_at_once(seen_at(10), opened(), "nothing; again at 11")]
+#[case::a_second_after_it_opened(seen_at(11), opened(), "nudge")]
+#[case::by_a_controller_that_took_over(seen_at(70), opened(), "nudge")]
+#[case::also_when_its_sidecars_are_left_alone(seen_at(11), opened().annotated("kickstand.dev/stop", "false"), "nudge")]
+#[case::also_when_it_was_released_by_an_opt_out(seen_at(11), opened().opted_out(), "nudge")]
+#[case::once(seen_at(12), opened().annotated("kickstand.dev/nudged", "2026-01-01T10:00:11Z"), "nothing")]
+#[case::not_once_the_kubelet_came_by_itself(seen_at(100), opened(), "nothing")]
+#[case::not_when_the_step_has_ended(seen_at(11), pod().opened().step(c("one").exited(0)).sidecar(c("sidecar-web").ready()), "nothing")]
+#[case::not_under_an_old_tekton_which_takes_it_for_a_conflict(seen_at(11), opened().old_tekton(), "nothing")]
+#[case::not_at_a_time_that_is_not_ours(seen_at(11), opened().annotated("kickstand.dev/ready", "yes"), "nothing")]
+#[case::not_where_no_gate_is(seen_at(11), pod().annotated("kickstand.dev/ready", "2026-01-01T10:00:10Z").step(c("one").ready()), "nothing")]
+fn the_kubelet_is_made_to_look_at_an_open_gate_once_more(
+    #[case] seen: Seen,
+    #[case] pod: Build,
+    #[case] expected: &str,
+) {
+    assert_eq!(seen.on(pod), expected);
 }

@@ -101,6 +101,7 @@ fn in_short(decision: &Decision) -> String {
 fn action_in_short(action: &Action) -> String {
     let mut text = match &action.effect {
         Effect::OpenGate => "open".to_owned(),
+        Effect::Nudge => "nudge".to_owned(),
         Effect::End => "end".to_owned(),
         Effect::Say { key } => format!("say {key}"),
         Effect::Stop { orders, else_end } => {

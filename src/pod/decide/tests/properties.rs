@@ -89,7 +89,7 @@ fn value() -> impl Strategy<Value = String> {
         4 => proptest::sample::select(vec![
             "true", "false", "0", "30s", "5m", "99999999h", "CANCEL", "READY", "web,helper", "web=30s,helper=1h",
             r#"{"sidecar-web":{"image":"old","at":"2026-01-01T10:01:02Z"}}"#,
-            r#"{"helper":{"image":"old","at":"9999-12-30T22:00:00Z"}}"#,
+            r#"{"helper":{"image":"old","at":"9999-12-30T22:00:00Z"}}"#, "2026-01-01T10:01:00Z", "-009999-01-01T00:00:00Z",
         ]).prop_map(str::to_owned),
         1 => "\\PC{0,12}",
         1 => any::<String>(),
@@ -169,6 +169,7 @@ fn applied(raw: &Value, effect: &Effect, seen: &Seen) -> Value {
     let pod = Pod::from_raw(raw).unwrap();
     let patch = match effect {
         Effect::OpenGate => patch::open_gate(&pod, seen.now),
+        Effect::Nudge => patch::nudge(&pod, seen.now),
         Effect::Stop { orders, .. } => patch::stop(&pod, orders, NOP, seen.now),
         Effect::End => patch::end(&pod),
         Effect::Say { .. } => return raw.clone(),
@@ -291,6 +292,7 @@ proptest! {
             let decision = seen.decide(&changed);
             match &action.effect {
                 Effect::OpenGate => prop_assert!(!gate::is_shut(&changed) && !has(&decision, opens)),
+                Effect::Nudge => prop_assert!(!has(&decision, |effect| *effect == Effect::Nudge)),
                 Effect::End => prop_assert_eq!(decision, Decision::default()),
                 Effect::Stop { orders: done, .. } => {
                     prop_assert!(orders(&decision).all(|order| done.iter().all(|done| done.index != order.index)));
@@ -321,6 +323,7 @@ proptest! {
             let mut changed = applied(&raw, &action.effect, &seen);
             match &action.effect {
                 Effect::OpenGate => undo_annotation(&mut changed, &raw, "kickstand.dev/ready"),
+                Effect::Nudge => undo_annotation(&mut changed, &raw, "kickstand.dev/nudged"),
                 Effect::End => {
                     prop_assert_eq!(&changed["spec"]["activeDeadlineSeconds"], &json!(1));
                     undo(&mut changed["spec"], &raw["spec"], "activeDeadlineSeconds");
@@ -346,6 +349,7 @@ proptest! {
         for action in seen.decide(&pod).actions {
             let patch = match &action.effect {
                 Effect::OpenGate => patch::open_gate(&pod, seen.now),
+                Effect::Nudge => patch::nudge(&pod, seen.now),
                 Effect::End => patch::end(&pod),
                 Effect::Stop { orders, .. } => patch::stop(&pod, orders, NOP, seen.now),
                 Effect::Say { .. } => continue,
