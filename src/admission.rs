@@ -26,7 +26,9 @@ use tracing::{debug, error, info, warn};
 use crate::liveness::Liveness;
 use crate::metrics::webhook::{AdmissionMetrics, Decision, Refusal};
 use crate::metrics::{Closed, Raised};
+use crate::pod::known::Known;
 use crate::pod::mutate::{self, Mutation, Options};
+use crate::pod::native::Off;
 use crate::telemetry::{Throttle, shortened};
 
 /// The one version of AdmissionReview (Kubernetes ≥ 1.16) that is spoken here.
@@ -155,8 +157,13 @@ impl Webhook {
             return Err(Refused::new(Refusal::ContentType, "AdmissionReviews are taken as application/json"));
         }
         let request = Request::read(&self.body(request).await?)?;
-        let options = Options { controller_alive: self.controller.alive() };
-        let outcome = Outcome::of(&request, |object| mutate::mutate(object, options));
+        let options = Options {
+            controller_alive: self.controller.alive(),
+            native: Err(Off::Unknown),
+            skip_tekton_wait: true,
+            known: Known::builtin(),
+        };
+        let outcome = Outcome::of(&request, |object| mutate::mutate(object, &options));
         self.tell(&request, &outcome);
         Ok((outcome.decision, outcome.answer(request.uid)))
     }

@@ -18,6 +18,7 @@ use tracing::info;
 use crate::config::{ControllerArgs, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
+use crate::pod::known::Known;
 use crate::readiness::Readiness;
 use crate::shutdown::{self, Shutdown, Signal};
 use crate::{
@@ -121,6 +122,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         watch: watch::Settings { namespaces: args.watch_namespaces },
         effects: effects::Settings { nop_image: args.nop_image, instance: args.identity },
         tekton_nop_images: args.tekton_nop_images,
+        known: Known::builtin().clone(),
         concurrency: CONCURRENCY,
         now: clock::now,
     };

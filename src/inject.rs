@@ -14,8 +14,10 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::pod::known::Known;
 use crate::pod::model::Pod;
 use crate::pod::mutate::{Decision, Mutation, Options, mutate};
+use crate::pod::native::Off;
 
 /// Show what the webhook makes of a Pod, without a cluster
 ///
@@ -171,10 +173,15 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
     if pods.is_empty() {
         return Err(Error::Empty(from));
     }
-    let options = Options { controller_alive: !args.no_controller };
+    let options = Options {
+        controller_alive: !args.no_controller,
+        native: Err(Off::Unknown),
+        skip_tekton_wait: true,
+        known: Known::builtin(),
+    };
     let (mut out, mut notes) = (String::new(), String::new());
     for (at, (place, raw)) in pods.into_iter().enumerate() {
-        let mutation = mutate(&raw, options).map_err(|error| wrong_field(&place, &raw, &error))?;
+        let mutation = mutate(&raw, &options).map_err(|error| wrong_field(&place, &raw, &error))?;
         note(&place, &raw, &mutation, &mut notes);
         if at > 0 && args.output == Output::Yaml {
             out.push_str("---\n");

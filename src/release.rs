@@ -18,6 +18,7 @@ use crate::effects::{self, Effects, Outcome};
 use crate::metrics::controller::Metrics;
 use crate::pod::decide::{self, Context};
 use crate::pod::gate;
+use crate::pod::known::Known;
 use crate::pod::model::Pod;
 use crate::pod::tekton::TASK_RUN;
 use crate::pod::verdict::Verdict;
@@ -129,6 +130,7 @@ async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Setti
         leaving: true,
         nop_image: "",
         tekton_nop_images: &[],
+        known: Known::builtin(),
     };
     for action in decide::decide(pod, &context).actions {
         match effects.change(pod, &action.effect).await {

@@ -9,8 +9,10 @@ use clap::CommandFactory as _;
 use kickstand::config::Cli;
 use kickstand::metrics;
 use kickstand::pod::contract::Reason;
+use kickstand::pod::known::{Known, OnTerm, Role};
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
+const SIDECARS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/sidecars.md");
 const VALUES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kickstand/values.yaml");
 
 #[test]
@@ -25,6 +27,60 @@ fn the_reference_says_what_the_code_does() {
         written == reference,
         "docs/reference.md is not what the code says: run `UPDATE_DOCS=1 cargo test --test docs`, and read the difference"
     );
+}
+
+/// The table in `docs/sidecars.md`.
+#[test]
+#[allow(clippy::disallowed_methods)]
+fn the_known_sidecars_are_those_of_the_table() {
+    const BEGIN: &str = "do not edit -->\n";
+    const END: &str = "<!-- end -->";
+    let written = std::fs::read_to_string(SIDECARS).unwrap();
+    let (before, rest) = written.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let made = format!("{before}{BEGIN}{}{END}{after}", known_sidecars());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(SIDECARS, &made).unwrap();
+        return;
+    }
+    assert!(
+        written == made,
+        "docs/sidecars.md is not what known-sidecars.json says: run `UPDATE_DOCS=1 cargo test --test docs`"
+    );
+}
+
+fn known_sidecars() -> String {
+    let mut text = "| | container | role | on SIGTERM | native | why |\n|---|---|---|---|---|---|\n".to_owned();
+    for row in Known::builtin().rows() {
+        let containers: Vec<String> = row.containers.iter().map(|name| format!("`{name}`")).collect();
+        let role = match row.role {
+            Role::Helper => "helper",
+            Role::NetworkProxy => "network proxy",
+        };
+        let on_term = match (row.ends_by_itself, row.on_term) {
+            (true, _) => "left alone",
+            (_, OnTerm::ExitsZero) => "exits 0",
+            (_, OnTerm::ExitsZeroIfTold) => "exits 0 if told",
+            (_, OnTerm::Unknown) => "unknown",
+        };
+        let native = match (&row.ask, &row.classic) {
+            (Some(ask), _) => {
+                let set: Vec<String> = ask.set.iter().map(|(key, value)| format!("`{key}: \"{value}\"`")).collect();
+                let when = ask.when.as_ref().map_or_else(String::new, |when| format!(", where `{when}` is set"));
+                format!("asked by {}{when}", set.join(", "))
+            }
+            (_, Some(mark)) => format!("none; comes where `{}` is set, and keeps the pod classic", mark.when),
+            _ => String::new(),
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {role} | {on_term} | {native} | {} |",
+            row.name,
+            containers.join(", "),
+            row.why
+        );
+    }
+    text
 }
 
 fn reference() -> String {

@@ -13,8 +13,10 @@ use std::path::Path;
 use jiff::{SignedDuration, Timestamp};
 use kickstand::pod::contract::{NUDGED, ORIGINAL_IMAGES, READY};
 use kickstand::pod::decide::{Action, Context, Decision, Effect, LAST_DEADLINE_SECONDS, decide};
+use kickstand::pod::known::Known;
 use kickstand::pod::model::Pod;
 use kickstand::pod::mutate::{self, mutate};
+use kickstand::pod::native::Off;
 use kickstand::pod::verdict::{Outcome, TaskRun, Verdict};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -32,7 +34,13 @@ fn lines(path: &str) -> Vec<Value> {
 
 /// The pod as our webhook would have made it.
 fn gated(pod: &Value) -> Value {
-    let mutation = mutate(pod, mutate::Options { controller_alive: true }).unwrap();
+    let options = mutate::Options {
+        controller_alive: true,
+        native: Err(Off::Unknown),
+        skip_tekton_wait: true,
+        known: Known::builtin(),
+    };
+    let mutation = mutate(pod, &options).unwrap();
     let mut gated = pod.clone();
     json_patch::patch(&mut gated, &mutation.patch).unwrap();
     gated
@@ -51,6 +59,7 @@ fn look(pod: &Pod, verdict: Verdict, verdict_seen: Option<Timestamp>, now: Times
             leaving,
             nop_image,
             tekton_nop_images: &tekton_nop_images,
+            known: Known::builtin(),
         },
     )
 }

@@ -125,6 +125,7 @@ impl Looker {
             leaving: false,
             nop_image: &self.settings.effects.nop_image,
             tekton_nop_images: &self.settings.tekton_nop_images,
+            known: &self.settings.known,
         };
         decide::decide(&entry.pod, &context)
     }

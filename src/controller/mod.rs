@@ -23,6 +23,7 @@ use tracing::{error, info};
 use self::look::{Looker, Next};
 use crate::effects::{self, Effects};
 use crate::metrics::controller::Metrics;
+use crate::pod::known::Known;
 use crate::watch::{self as watches, Key, Look, Store, delays};
 
 /// After a look that came to nothing, the pod is looked at again so much later, and so on, doubling.
@@ -42,6 +43,8 @@ pub struct Settings {
     pub effects: effects::Settings,
     /// What the names of Tekton's own nop images start with.
     pub tekton_nop_images: Vec<String>,
+    /// The table of known sidecars.
+    pub known: Known,
     /// How many pods are looked at side by side; at least one.
     pub concurrency: usize,
     /// The clock.

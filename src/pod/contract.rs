@@ -23,6 +23,8 @@ pub const IGNORE: &str = "kickstand.dev/ignore";
 pub const FINISH: &str = "kickstand.dev/finish";
 /// Annotation of the TaskRun: `"true"` stops sidecars so that their logs survive, even at the price of the pod's phase.
 pub const KEEP_LOGS: &str = "kickstand.dev/keep-logs";
+/// Annotation of the TaskRun: `"classic"` or `"native"`: forces one; `native` still refuses what is not safe.
+pub const STRATEGY: &str = "kickstand.dev/strategy";
 /// Annotation of the pod, ours: what the webhook decided. For people; never read to decide.
 pub const INJECTED: &str = "kickstand.dev/injected";
 /// Annotation of the pod, ours: absent until the gate opens, then the time (RFC 3339).
@@ -72,6 +74,18 @@ pub enum GateTimeout {
     After(SignedDuration),
 }
 
+/// Who brings the sidecars to their end ([`STRATEGY`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Nothing is set: the kubelet, where that is safe.
+    #[default]
+    Default,
+    /// We: a gate, and a swap of images.
+    Classic,
+    /// The kubelet (KEP-753), and a warning where that is not safe.
+    Native,
+}
+
 /// A pod's settings, from its annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -83,6 +97,8 @@ pub struct Settings {
     pub gate_timeout: GateTimeout,
     /// [`KEEP_LOGS`].
     pub keep_logs: bool,
+    /// [`STRATEGY`].
+    pub strategy: Strategy,
     ignore: BTreeSet<String>,
     finish: BTreeMap<String, SignedDuration>,
 }
@@ -94,6 +110,7 @@ impl Default for Settings {
             stop: true,
             gate_timeout: GateTimeout::Default,
             keep_logs: false,
+            strategy: Strategy::Default,
             ignore: BTreeSet::new(),
             finish: BTreeMap::new(),
         }
@@ -124,6 +141,15 @@ impl Settings {
                 Err(why) => malformed.push(Malformed::new(GATE_TIMEOUT, text, why, "the default timeout holds")),
             }
         }
+        match value(STRATEGY) {
+            None => {}
+            Some("classic") => settings.strategy = Strategy::Classic,
+            Some("native") => settings.strategy = Strategy::Native,
+            Some(text) => {
+                let why = "is neither \"classic\" nor \"native\"";
+                malformed.push(Malformed::new(STRATEGY, text, why, "native where that is safe"));
+            }
+        }
         for name in value(IGNORE).into_iter().flat_map(|text| text.split(',')).map(str::trim) {
             if !name.is_empty() {
                 settings.ignore.insert(name.to_owned());
@@ -146,6 +172,21 @@ impl Settings {
             }
         }
         (settings, malformed)
+    }
+
+    /// Only the classic strategy can do what these ask for: the kubelet waits for and ends native sidecars by itself.
+    /// Names the setting that asks.
+    #[must_use]
+    pub fn ask_for_classic(&self) -> Option<&'static str> {
+        [
+            (self.strategy == Strategy::Classic, STRATEGY),
+            (!self.gate, GATE),
+            (!self.stop, STOP),
+            (!self.finish.is_empty(), FINISH),
+            (!self.ignore.is_empty(), IGNORE),
+        ]
+        .into_iter()
+        .find_map(|(asks, key)| asks.then_some(key))
     }
 
     /// Neither waited for nor stopped: named in [`IGNORE`], with or without Tekton's `sidecar-`.
@@ -321,6 +362,34 @@ mod tests {
     #[case::with_blanks(KEEP_LOGS, " true\n", Settings { keep_logs: true, ..Settings::default() })]
     fn a_switch_is_read(#[case] key: &str, #[case] value: &str, #[case] settings: Settings) {
         assert_eq!(read(key, value), (settings, vec![]));
+    }
+
+    #[rstest]
+    #[case::nothing(GATE_TIMEOUT, "5m", None)]
+    #[case::kept_logs_are_what_native_sidecars_have_anyway(KEEP_LOGS, "true", None)]
+    #[case::native(STRATEGY, "native", None)]
+    #[case::classic(STRATEGY, "classic", Some(STRATEGY))]
+    #[case::no_gate(GATE, "false", Some(GATE))]
+    #[case::no_stop(STOP, "false", Some(STOP))]
+    #[case::time_to_finish(FINISH, "uploader=60s", Some(FINISH))]
+    #[case::ignored(IGNORE, "web", Some(IGNORE))]
+    #[case::nobody_ignored(IGNORE, " , ", None)]
+    fn some_settings_can_only_be_met_by_the_classic_strategy(
+        #[case] key: &str,
+        #[case] value: &str,
+        #[case] by: Option<&str>,
+    ) {
+        assert_eq!(read(key, value).0.ask_for_classic(), by);
+    }
+
+    #[rstest]
+    #[case("classic", Strategy::Classic, 0)]
+    #[case("native", Strategy::Native, 0)]
+    #[case("Native", Strategy::Default, 1)]
+    #[case("", Strategy::Default, 1)]
+    fn a_strategy_is_read(#[case] value: &str, #[case] strategy: Strategy, #[case] malformed: usize) {
+        let (settings, found) = read(STRATEGY, value);
+        assert_eq!((settings.strategy, found.len()), (strategy, malformed));
     }
 
     #[rstest]

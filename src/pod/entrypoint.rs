@@ -1,6 +1,5 @@
-//! The arguments of Tekton's entrypoint, read as Go's `flag` package reads them, and the one change we make to them.
-
-use super::contract::GATE_FILE;
+//! The arguments of Tekton's entrypoint, read as Go's `flag` package reads them, and the two changes we make to them:
+//! a file more to wait for, or one less.
 
 /// Flags without a value of their own. (Of every version of Tekton: `cmd/entrypoint/main.go`.)
 const BOOLEAN: [&str; 6] = [
@@ -101,7 +100,7 @@ fn takes_value(name: &str, next: Option<&String>) -> bool {
     !BOOLEAN.contains(&name) && (VALUED.contains(&name) || next.is_some_and(|next| !next.starts_with('-')))
 }
 
-/// How the first step's arguments change so that it waits for the gate.
+/// How the first step's arguments change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Replace the argument at this place.
@@ -123,24 +122,44 @@ pub enum Unknown {
     NoValue,
 }
 
-/// Makes an entrypoint wait for the gate too: merged into what it waits for already, never a second `-wait_file` (of two
-/// the last holds, and one wait would be lost without a word). `None` if it waits for the gate already.
+/// Makes an entrypoint wait for a file's content too: merged into what it waits for already, never a second `-wait_file`
+/// (of two the last holds, and one wait would be lost without a word). `None` if it waits for it already.
 ///
 /// # Errors
 /// If the arguments have a shape that we do not know how to change safely.
-pub fn wait_for_gate(args: &[String]) -> Result<Option<Change>, Unknown> {
+pub fn wait_for(args: &[String], file: &str) -> Result<Option<Change>, Unknown> {
     let flags = Flags::read(args);
-    if flags.waits_for().any(|file| file == GATE_FILE) {
+    if flags.waits_for().any(|other| other == file) {
         return Ok(None);
     }
     match flags.last("wait_file") {
-        None => Ok(Some(Change::Prepend(["-wait_file".into(), GATE_FILE.into(), "-wait_file_content".into()]))),
+        None => Ok(Some(Change::Prepend(["-wait_file".into(), file.into(), "-wait_file_content".into()]))),
         Some(_) if !flags.is_set("wait_file_content") => Err(Unknown::WaitsForExistence),
         Some(flag) => match args.get(flag.value_at).filter(|argument| flag.value.is_some() && *argument != "--") {
-            Some(argument) => Ok(Some(Change::Replace(flag.value_at, format!("{argument},{GATE_FILE}")))),
+            Some(argument) => {
+                let comma = if flag.value.is_some_and(str::is_empty) { "" } else { "," };
+                Ok(Some(Change::Replace(flag.value_at, format!("{argument}{comma}{file}"))))
+            }
             None => Err(Unknown::NoValue),
         },
     }
+}
+
+/// Takes a file out of what an entrypoint waits for. What is left may be nothing: an empty `-wait_file` waits for nothing
+/// (Tekton ≥ 0.2), and taking the flag itself away might uncover another. `None` if it does not wait for it.
+#[must_use]
+pub fn wait_no_more_for(args: &[String], file: &str) -> Option<Change> {
+    let flags = Flags::read(args);
+    let flag = flags.last("wait_file")?;
+    let value = flag.value?;
+    let left: Vec<&str> = value.split(',').filter(|other| *other != file).collect();
+    let left = left.join(",");
+    if left == value {
+        return None;
+    }
+    let argument = args.get(flag.value_at)?;
+    let name = argument.strip_suffix(value).unwrap_or_default();
+    Some(Change::Replace(flag.value_at, format!("{name}{left}")))
 }
 
 #[cfg(test)]
@@ -153,17 +172,59 @@ mod tests {
         text.split(' ').filter(|arg| !arg.is_empty()).map(|arg| arg.trim_matches('\'').to_owned()).collect()
     }
 
-    /// The arguments after the change.
-    fn changed(before: &str) -> String {
-        let mut args = args(before);
-        match wait_for_gate(&args).unwrap() {
+    const GATE_FILE: &str = "/kickstand/ready";
+
+    fn applied(mut args: Vec<String>, change: Option<Change>) -> Vec<String> {
+        match change {
             Some(Change::Replace(at, argument)) => args[at] = argument,
             Some(Change::Prepend(arguments)) => {
                 args.splice(0..0, arguments);
             }
             None => {}
         }
-        args.join(" ")
+        args
+    }
+
+    /// The arguments once they wait for the gate.
+    fn changed(before: &str) -> String {
+        let args = args(before);
+        let change = wait_for(&args, GATE_FILE).unwrap();
+        applied(args, change).join(" ")
+    }
+
+    #[rstest]
+    #[case::the_only_one("-wait_file /a -wait_file_content -- x", "-wait_file '' -wait_file_content -- x")]
+    #[case::in_one_argument("--wait_file=/a -wait_file_content -- x", "--wait_file= -wait_file_content -- x")]
+    #[case::of_several("-wait_file /b,/a,/c -- x", "-wait_file /b,/c -- x")]
+    #[case::of_several_in_one_argument("-wait_file=/a,/kickstand/ready -- x", "-wait_file=/kickstand/ready -- x")]
+    #[case::twice("-wait_file /a,/a -- x", "-wait_file '' -- x")]
+    #[case::of_two_waits_the_one_that_holds("-wait_file /a -wait_file /a,/b -- x", "-wait_file /a -wait_file /b -- x")]
+    fn a_file_is_taken_out_of_a_wait(#[case] before: &str, #[case] after: &str) {
+        let before = args(before);
+        let change = wait_no_more_for(&before, "/a");
+        assert!(change.is_some());
+        assert_eq!(applied(before, change), args(after));
+    }
+
+    #[rstest]
+    #[case::no_wait("-post_file /0 -- x")]
+    #[case::another_file("-wait_file /ab,/b/a -- x")]
+    #[case::the_users("-post_file /0 -- -wait_file /a")]
+    #[case::no_value("-post_file /0 -wait_file")]
+    #[case::the_end_of_the_flags("-wait_file -- /a")]
+    fn where_no_such_file_is_waited_for_nothing_changes(#[case] before: &str) {
+        assert_eq!(wait_no_more_for(&args(before), "/a"), None);
+    }
+
+    #[rstest]
+    #[case("-wait_file /a -wait_file_content -post_file /0 -- x")]
+    #[case("-wait_file=/a -wait_file_content -post_file /0 -- x")]
+    #[case("-wait_file /b,/a -wait_file_content -post_file /0 -- x")]
+    fn what_was_taken_out_can_be_put_back(#[case] before: &str) {
+        let before = args(before);
+        let without = applied(before.clone(), wait_no_more_for(&before, "/a"));
+        let change = wait_for(&without, "/a").unwrap();
+        assert_eq!(applied(without, change), before);
     }
 
     #[rstest]
@@ -193,7 +254,11 @@ mod tests {
     )]
     #[case::no_file_yet(
         "-wait_file '' -wait_file_content -- true",
-        "-wait_file ,/kickstand/ready -wait_file_content -- true"
+        "-wait_file /kickstand/ready -wait_file_content -- true"
+    )]
+    #[case::no_file_yet_in_one_argument(
+        "-wait_file= -wait_file_content -- true",
+        "-wait_file=/kickstand/ready -wait_file_content -- true"
     )]
     fn a_wait_that_is_there_is_merged_into(#[case] before: &str, #[case] after: &str) {
         assert_eq!(changed(before), after);
@@ -213,7 +278,7 @@ mod tests {
     #[case::of_two("-wait_file /a -wait_file /b -wait_file_content -- true")]
     fn a_second_call_changes_nothing(#[case] before: &str) {
         let once = changed(before);
-        assert_eq!(wait_for_gate(&args(&once)), Ok(None), "{once}");
+        assert_eq!(wait_for(&args(&once), GATE_FILE), Ok(None), "{once}");
     }
 
     #[rstest]
@@ -244,14 +309,14 @@ mod tests {
     #[case::switched_off_later("-wait_file /a -wait_file_content -wait_file_content=0 -- true")]
     #[case::only_the_users("-wait_file /a -post_file /0 -- -wait_file_content")]
     fn a_wait_for_mere_existence_is_left_alone(#[case] before: &str) {
-        assert_eq!(wait_for_gate(&args(before)), Err(Unknown::WaitsForExistence));
+        assert_eq!(wait_for(&args(before), GATE_FILE), Err(Unknown::WaitsForExistence));
     }
 
     #[rstest]
     #[case::nothing_follows("-post_file /0 -wait_file_content -wait_file")]
     #[case::the_end_of_the_flags_follows("-wait_file_content -wait_file -- true")]
     fn a_wait_file_without_a_value_is_left_alone(#[case] before: &str) {
-        assert_eq!(wait_for_gate(&args(before)), Err(Unknown::NoValue));
+        assert_eq!(wait_for(&args(before), GATE_FILE), Err(Unknown::NoValue));
     }
 
     #[rstest]

@@ -5,15 +5,20 @@
 //! tekton     is it a TaskRun's pod; its steps  sidecars   who is awaited and stopped, in which role, and how it ends
 //! entrypoint the first step's arguments        verdict    what the TaskRun says of this pod
 //! gate       the gate in a pod's spec          mutate     Pod -> patch, or why there is none     (webhook)
+//! known      the table of known sidecars       native     who moves to the kubelet, who is asked  (webhook)
 //! nop        what the nop image covers         decide     Pod + verdict + time -> actions        (controller)
-//!                                              patch      action -> guarded JSON Patch           (controller)
+//! edit       operations on a raw pod           patch      action -> guarded JSON Patch           (controller)
 //! ```
+pub mod ask;
 pub mod contract;
 pub mod decide;
+mod edit;
 pub mod entrypoint;
 pub mod gate;
+pub mod known;
 pub mod model;
 pub mod mutate;
+pub mod native;
 pub mod nop;
 pub mod patch;
 pub mod sidecars;

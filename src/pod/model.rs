@@ -116,6 +116,7 @@ pub struct Container {
     pub volume_mounts: Vec<VolumeMount>,
     pub readiness_probe: Option<Probe>,
     pub startup_probe: Option<Probe>,
+    pub lifecycle: Option<Lifecycle>,
     pub restart_policy: Option<RestartPolicy>,
     #[serde(deserialize_with = "null_is_default")]
     pub restart_policy_rules: Vec<RestartRule>,
@@ -141,6 +142,14 @@ pub struct VolumeMount {
     pub name: String,
     #[serde(deserialize_with = "null_is_default")]
     pub mount_path: String,
+}
+
+/// `lifecycle`: that there is a hook.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct Lifecycle {
+    pub post_start: Option<serde_json::Value>,
 }
 
 /// A probe: that it is there, and what people would look for when it fails.

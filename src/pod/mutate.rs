@@ -4,22 +4,30 @@
 //! not know survive. Called twice, in any order with other webhooks: a second call on our own output patches nothing
 //! unless the pod has changed.
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
+use json_patch::Patch;
 use serde_json::{Value, json};
 
-use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, NUDGED, ORIGINAL_IMAGES, READY, Settings, opted_out};
-use super::entrypoint::{self, Change};
+use super::contract::{self, GATE_FILE, GATE_VOLUME, INJECTED, NUDGED, ORIGINAL_IMAGES, READY, Settings, opted_out};
+use super::edit::Edit;
+use super::entrypoint;
 use super::gate;
-use super::model::{Pod, Status};
+use super::known::Known;
+use super::model::Pod;
+use super::native::{self, Off, Stays, TektonWait};
 use super::sidecars;
 use super::tekton::{self, NotOurs};
 
 /// What the webhook knows beside the pod.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
     /// A controller was seen alive: somebody will open the gate.
     pub controller_alive: bool,
+    /// The cluster, and the pod's namespace, can run native sidecars.
+    pub native: Result<(), Off>,
+    /// Tekton's own wait goes where no classic sidecar is left.
+    pub skip_tekton_wait: bool,
+    /// The table of known sidecars.
+    pub known: &'a Known,
 }
 
 /// What becomes of a pod, and what is to be said about it.
@@ -27,8 +35,14 @@ pub struct Options {
 pub struct Mutation {
     /// The operations, each in need of the ones before it; empty = leave the pod alone.
     pub patch: Patch,
-    /// What was decided.
+    /// What was decided of the gate.
     pub decision: Decision,
+    /// Declared sidecars that became native ones, or why none did.
+    pub moved: Result<Vec<String>, Stays>,
+    /// Sidecars that were brought back, since another webhook took their `restartPolicy` away.
+    pub brought_back: Vec<String>,
+    /// What became of Tekton's own wait.
+    pub tekton_wait: TektonWait,
     /// For the admission response: what the user should know.
     pub warnings: Vec<String>,
 }
@@ -36,7 +50,14 @@ pub struct Mutation {
 impl Mutation {
     /// Nothing is changed, and nothing is to be said.
     fn untouched(why: Ungated) -> Self {
-        Self { patch: Patch(Vec::new()), decision: Decision::Ungated(why), warnings: Vec::new() }
+        Self {
+            patch: Patch(Vec::new()),
+            decision: Decision::Ungated(why),
+            moved: Ok(Vec::new()),
+            brought_back: Vec::new(),
+            tekton_wait: TektonWait::Kept,
+            warnings: Vec::new(),
+        }
     }
 }
 
@@ -105,10 +126,9 @@ impl Ungated {
 ///
 /// # Errors
 /// If `raw` is no Pod: a field that is read has another type than Kubernetes gives it.
-pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Error> {
-    let mut pod = Pod::from_raw(raw)?;
-    // A pod that is being created has none, whatever its author wrote there.
-    pod.status = Status::default();
+pub fn mutate(raw: &Value, options: &Options<'_>) -> Result<Mutation, serde_json::Error> {
+    let mut edit = Edit::new(raw);
+    let pod = edit.pod()?;
     if let Err(not_ours) = tekton::eligible(&pod) {
         return Ok(Mutation::untouched(not_ours.into()));
     }
@@ -117,14 +137,28 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
         return Ok(Mutation::untouched(Ungated::OptedOut));
     }
     let (settings, malformed) = Settings::of(&pod);
-    let mut edit = Edit { raw, operations: Vec::new() };
     let mut warnings: Vec<String> = malformed.iter().map(|malformed| format!("kickstand: {malformed}")).collect();
 
     // Ours to set, and never at CREATE: a preset one would open the gate at once, or claim that a sidecar was stopped.
     for preset in [READY, NUDGED, ORIGINAL_IMAGES] {
-        edit.remove_annotation(&pod, preset);
+        edit.remove_annotation(preset);
     }
-    let decision = match hold(&pod, &settings, options, &mut edit) {
+    let brought_back = native::bring_back(&mut edit, &pod);
+    let pod = edit.pod()?;
+    let allowed = native::allowed(&pod, &settings, options.known, options.native.clone(), options.controller_alive);
+    let plan = match &allowed {
+        Ok(()) if brought_back.is_empty() => native::movable(&pod, options.known),
+        Ok(()) => Err(Stays::Stripped),
+        Err(stays) => Err(stays.clone()),
+    };
+    let (held, moved) = move_and_hold(&mut edit, &pod, &settings, options, plan)?;
+    let pod = edit.pod()?;
+    let nobody_missed = matches!(held, Ok(_) | Err(Ungated::NobodyToAwait));
+    let may_skip = options.skip_tekton_wait && allowed.is_ok() && nobody_missed;
+    let tekton_wait = native::tekton_wait(&mut edit, &pod, may_skip);
+    note(&mut edit, &held)?;
+
+    let decision = match held {
         Ok(waits_for) => Decision::Gated(waits_for),
         Err(why) => {
             if !why.is_silent() {
@@ -133,11 +167,69 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
             Decision::Ungated(why)
         }
     };
-    Ok(Mutation { patch: Patch(edit.operations), decision, warnings })
+    if settings.strategy == contract::Strategy::Native
+        && let Err(why) = &moved
+    {
+        warnings.push(format!("kickstand: the declared sidecars stay classic: {why}"));
+    }
+    Ok(Mutation { patch: edit.into_patch(), decision, moved, brought_back, tekton_wait, warnings })
+}
+
+type Held = Result<Vec<String>, Ungated>;
+type Moved = Result<Vec<String>, Stays>;
+
+/// Moves those that can be moved, if the gate that they need can be made; and makes the gate.
+fn move_and_hold(
+    edit: &mut Edit,
+    pod: &Pod,
+    settings: &Settings,
+    options: &Options<'_>,
+    plan: Result<Vec<usize>, Stays>,
+) -> Result<(Held, Moved), serde_json::Error> {
+    let indices = match plan {
+        Ok(indices) if !indices.is_empty() => indices,
+        none => return Ok((hold(pod, settings, options, edit), none.map(|_| Vec::new()))),
+    };
+    let names = indices.iter().map(|at| pod.spec.containers[*at].name.clone()).collect();
+    let mut moved = edit.clone();
+    native::move_to_kubelet(&mut moved, &indices);
+    let held = hold(&moved.pod()?, settings, options, &mut moved);
+    if held.is_ok() {
+        *edit = moved;
+        return Ok((held, Ok(names)));
+    }
+    // Nobody would wait for them: they stay where Tekton does.
+    Ok((hold(pod, settings, options, edit), Ok(Vec::new())))
+}
+
+/// Says on the pod what was decided; only where something was. Made of what the pod is by now, so that another call which
+/// changes nothing else changes nothing here.
+fn note(edit: &mut Edit, held: &Held) -> Result<(), serde_json::Error> {
+    let pod = edit.pod()?;
+    let skipped = native::is_skipped(&pod);
+    if held.is_err() && !skipped {
+        return Ok(());
+    }
+    let native = sidecars::native(&pod).next().is_some();
+    let strategy = match (sidecars::classic(&pod).next().is_some(), native) {
+        (false, true) => "native",
+        (true, true) => "mixed",
+        (_, false) => "classic",
+    };
+    let mut note = json!({ "version": env!("CARGO_PKG_VERSION"), "strategy": strategy });
+    if let Ok(waits_for) = held {
+        note["gate"] = GATE_FILE.into();
+        note["waitsFor"] = json!(waits_for);
+    }
+    if skipped {
+        note["tektonWait"] = "skipped".into();
+    }
+    edit.set_annotation(INJECTED, &note.to_string());
+    Ok(())
 }
 
 /// Adds the gate, as far as it is not there yet.
-fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Result<Vec<String>, Ungated> {
+fn hold(pod: &Pod, settings: &Settings, options: &Options<'_>, edit: &mut Edit) -> Held {
     if !settings.gate {
         return Err(Ungated::GateOff);
     }
@@ -147,7 +239,7 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     }
     let step_at = tekton::first_step(pod).ok_or(Ungated::NoFirstStep)?;
     let step = &pod.spec.containers[step_at];
-    let change = entrypoint::wait_for_gate(&step.args)?;
+    let change = entrypoint::wait_for(&step.args, GATE_FILE)?;
     // A gate of an earlier call stays, and is kept whole: the controller that was alive then is most likely alive still.
     if !options.controller_alive && change.is_some() {
         return Err(Ungated::NoController);
@@ -161,77 +253,15 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     }
 
     if volume.is_none() {
-        edit.push(&["spec".into(), "volumes".into()], gate::volume());
+        edit.push(&["spec", "volumes"], gate::volume());
     }
-    let container = ["spec".into(), "containers".into(), step_at.to_string()];
     if !step.volume_mounts.iter().any(gate::is_our_mount) {
-        edit.push(&[&container[..], &["volumeMounts".into()]].concat(), gate::mount());
+        edit.push(&["spec", "containers", step_at.to_string().as_str(), "volumeMounts"], gate::mount());
     }
-    match change {
-        Some(Change::Replace(at, argument)) => {
-            edit.replace(&[&container[..], &["args".into(), at.to_string()]].concat(), argument.into());
-        }
-        Some(Change::Prepend(arguments)) => {
-            for (at, argument) in arguments.into_iter().enumerate() {
-                edit.add(&[&container[..], &["args".into(), at.to_string()]].concat(), argument.into());
-            }
-        }
-        None => {}
+    if let Some(change) = change {
+        edit.change_args(step_at, change);
     }
-    let note = json!({ "version": env!("CARGO_PKG_VERSION"), "strategy": "classic", "gate": GATE_FILE, "waitsFor": waits_for });
-    edit.set_annotation(pod, INJECTED, &note.to_string());
     Ok(waits_for)
-}
-
-/// Operations on a raw object, in order. What is added where nothing stands yet brings its parent along.
-struct Edit<'a> {
-    raw: &'a Value,
-    operations: Vec<PatchOperation>,
-}
-
-impl Edit<'_> {
-    /// Appends to an array, which is made if it is absent.
-    fn push(&mut self, array: &[String], value: Value) {
-        if self.stands(array).is_some_and(Value::is_array) {
-            self.add(&[array, &["-".into()]].concat(), value);
-        } else {
-            self.add(array, Value::Array(vec![value]));
-        }
-    }
-
-    fn set_annotation(&mut self, pod: &Pod, key: &str, value: &str) {
-        if pod.annotation(key) == Some(value) {
-            return;
-        }
-        let map = ["metadata".to_owned(), "annotations".to_owned()];
-        if !self.stands(&map).is_some_and(Value::is_object) {
-            self.add(&map, json!({}));
-        }
-        self.add(&[&map[..], &[key.to_owned()]].concat(), value.into());
-    }
-
-    fn remove_annotation(&mut self, pod: &Pod, key: &str) {
-        if pod.annotation(key).is_some() {
-            let path = pointer(&["metadata".into(), "annotations".into(), key.into()]);
-            self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
-        }
-    }
-
-    fn add(&mut self, path: &[String], value: Value) {
-        self.operations.push(PatchOperation::Add(AddOperation { path: pointer(path), value }));
-    }
-
-    fn replace(&mut self, path: &[String], value: Value) {
-        self.operations.push(PatchOperation::Replace(ReplaceOperation { path: pointer(path), value }));
-    }
-
-    fn stands(&self, path: &[String]) -> Option<&Value> {
-        self.raw.pointer(pointer(path).as_str())
-    }
-}
-
-fn pointer(tokens: &[String]) -> PointerBuf {
-    PointerBuf::from_tokens(tokens)
 }
 
 #[cfg(test)]

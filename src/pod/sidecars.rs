@@ -1,34 +1,9 @@
 //! Every container that is no step: who it is, who is waited for, who is stopped and how it ends.
 
 use super::contract::Settings;
+use super::known::{Known, OnTerm, Role};
 use super::model::{Container, ContainerStatus, EnvVar, Pod, RestartPolicy};
-use super::tekton::{RESULTS_SIDECAR, is_step};
-
-/// What is known of a sidecar that injectors or people commonly add.
-struct Known {
-    /// The container's name: whole, or up to a `*` at its end.
-    name: &'static str,
-    role: Role,
-    on_term: OnTerm,
-    ends_by_itself: bool,
-}
-
-/// Where a row's claim comes from stands in `docs/sidecars.md`.
-const KNOWN: [Known; 13] = [
-    Known { name: "istio-proxy", role: Role::NetworkProxy, on_term: OnTerm::ExitsZero, ends_by_itself: false },
-    Known { name: "linkerd-proxy", role: Role::NetworkProxy, on_term: OnTerm::Unknown, ends_by_itself: false },
-    Known { name: "kuma-sidecar", role: Role::NetworkProxy, on_term: OnTerm::Unknown, ends_by_itself: false },
-    Known { name: "consul-dataplane*", role: Role::NetworkProxy, on_term: OnTerm::Unknown, ends_by_itself: false },
-    Known { name: "envoy", role: Role::NetworkProxy, on_term: OnTerm::Unknown, ends_by_itself: false },
-    Known { name: "daprd", role: Role::Helper, on_term: OnTerm::ExitsZero, ends_by_itself: false },
-    Known { name: "vault-agent", role: Role::Helper, on_term: OnTerm::ExitsZero, ends_by_itself: false },
-    Known { name: "otc-container", role: Role::Helper, on_term: OnTerm::ExitsZero, ends_by_itself: false },
-    Known { name: "fluent-bit", role: Role::Helper, on_term: OnTerm::ExitsZero, ends_by_itself: false },
-    Known { name: "csql-*", role: Role::Helper, on_term: OnTerm::ExitsZeroIfTold, ends_by_itself: false },
-    Known { name: "cloud-sql-proxy", role: Role::Helper, on_term: OnTerm::ExitsZeroIfTold, ends_by_itself: false },
-    Known { name: "gke-gcsfuse-sidecar", role: Role::Helper, on_term: OnTerm::ExitsZero, ends_by_itself: true },
-    Known { name: RESULTS_SIDECAR, role: Role::Helper, on_term: OnTerm::Unknown, ends_by_itself: true },
-];
+use super::tekton::is_step;
 
 /// Environment variable of the Cloud SQL proxy (≥ 2.9) that makes it exit 0 on TERM instead of 143.
 const CSQL_EXIT_ZERO: &str = "CSQL_PROXY_EXIT_ZERO_ON_SIGTERM";
@@ -44,23 +19,6 @@ pub fn env_tells_exit_zero(env: &EnvVar) -> bool {
 #[allow(clippy::ptr_arg, reason = "asked of each of a list of arguments")]
 pub fn arg_tells_exit_zero(arg: &String) -> bool {
     matches!(arg.as_str(), "--exit-zero-on-sigterm" | "--exit-zero-on-sigterm=true")
-}
-
-/// What a sidecar is to the others: helpers may need the network until they have ended, so they end first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Anything that is not known to be a network proxy.
-    Helper,
-    /// The pod's way to the network.
-    NetworkProxy,
-}
-
-/// How a sidecar's process ends on SIGTERM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnTerm {
-    ExitsZero,
-    ExitsZeroIfTold,
-    Unknown,
 }
 
 /// A sidecar of a pod, with its place in the spec and the kubelet's word on it.
@@ -119,20 +77,20 @@ impl<'a> Sidecar<'a> {
 
     /// What it is to the others.
     #[must_use]
-    pub fn role(&self) -> Role {
-        self.known().map_or(Role::Helper, |known| known.role)
+    pub fn role(&self, known: &Known) -> Role {
+        known.of(self.container).map_or(Role::Helper, |row| row.role)
     }
 
     /// Ends on its own once the steps have ended, and must not be stopped before.
     #[must_use]
-    pub fn ends_by_itself(&self) -> bool {
-        self.known().is_some_and(|known| known.ends_by_itself)
+    pub fn ends_by_itself(&self, known: &Known) -> bool {
+        known.of(self.container).is_some_and(|row| row.ends_by_itself)
     }
 
     /// Known to exit 0 when told to stop, so that it needs no nop to end clean.
     #[must_use]
-    pub fn exits_zero_on_term(&self) -> bool {
-        match self.known().map(|known| known.on_term) {
+    pub fn exits_zero_on_term(&self, known: &Known) -> bool {
+        match known.of(self.container).map(|row| row.on_term) {
             Some(OnTerm::ExitsZero) => true,
             Some(OnTerm::ExitsZeroIfTold) => {
                 self.container.env.iter().any(env_tells_exit_zero)
@@ -164,13 +122,6 @@ impl<'a> Sidecar<'a> {
     pub fn ended(&self, pod: &Pod) -> Option<i32> {
         let code = self.status?.state.terminated.as_ref()?.exit_code;
         (!restarts(pod, self.container, code)).then_some(code)
-    }
-
-    fn known(&self) -> Option<&'static Known> {
-        KNOWN.iter().find(|known| match known.name.strip_suffix('*') {
-            Some(start) => self.container.name.starts_with(start),
-            None => self.container.name == known.name,
-        })
     }
 }
 
@@ -225,7 +176,7 @@ mod tests {
     #[case::one_that_borrows_a_name("sidecar-istio-proxy", Role::Helper)]
     fn what_a_sidecar_is_to_the_others(#[case] name: &str, #[case] role: Role) {
         let pod = pod().sidecar(c(name)).build();
-        assert_eq!(classic(&pod).next().unwrap().role(), role);
+        assert_eq!(classic(&pod).next().unwrap().role(Known::builtin()), role);
     }
 
     #[rstest]

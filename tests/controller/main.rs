@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kickstand::metrics::controller::Metrics;
+use kickstand::pod::known::Known;
 use kickstand::{controller, effects};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -60,6 +61,7 @@ impl Rig {
             watch: kickstand::watch::Settings { namespaces: namespaces.iter().map(|&name| name.to_owned()).collect() },
             effects: effects::Settings { nop_image: NOP.to_owned(), instance: "kickstand-0".to_owned() },
             tekton_nop_images: Vec::new(),
+            known: Known::builtin().clone(),
             concurrency: 4,
             now: support::now,
         };

@@ -5,8 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, Scene, steps_done_at};
 use crate::pod::contract::{GateTimeout, NUDGED, READY, Reason};
 use crate::pod::gate;
+use crate::pod::known::{Known, Role};
 use crate::pod::model::{Container, ContainerStatus, Pod};
-use crate::pod::sidecars::{self, Role, Sidecar};
+use crate::pod::sidecars::{self, Sidecar};
 use crate::pod::tekton;
 use crate::pod::verdict::{Outcome, Verdict};
 
@@ -71,7 +72,7 @@ impl Scene<'_> {
         }
         let (mut held, mut noted) = (Vec::new(), Vec::new());
         for sidecar in sidecars::awaited(self.pod, &self.settings) {
-            match wait(self.pod, &sidecar) {
+            match wait(self.pod, &sidecar, self.context.known) {
                 Wait::Ready => {}
                 Wait::Noted(why) => noted.push(why),
                 Wait::Held(why) => held.push(why),
@@ -120,7 +121,7 @@ enum Wait {
     Held(String),
 }
 
-fn wait(pod: &Pod, sidecar: &Sidecar<'_>) -> Wait {
+fn wait(pod: &Pod, sidecar: &Sidecar<'_>, known: &Known) -> Wait {
     let name = sidecar.name();
     let Some(status) = sidecar.status else {
         return Wait::Held(format!("{name} has no status yet"));
@@ -130,7 +131,7 @@ fn wait(pod: &Pod, sidecar: &Sidecar<'_>) -> Wait {
     }
     match sidecar.ended(pod) {
         // Whether it was ready before it ended cannot be told any more: the kubelet says only that it is not.
-        Some(0) if sidecar.role() == Role::NetworkProxy || sidecar.container.readiness_probe.is_some() => {
+        Some(0) if sidecar.role(known) == Role::NetworkProxy || sidecar.container.readiness_probe.is_some() => {
             return Wait::Noted(format!("{name} has already ended (exit code 0)"));
         }
         Some(0) => return Wait::Ready,

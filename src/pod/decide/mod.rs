@@ -16,6 +16,7 @@ pub use self::hold::{GATE_TIMEOUT, HELD_REPORTS, NUDGE_AFTER, gate_timeout};
 pub use self::stop::{PATIENCE, STUCK, steps_done_at};
 use super::contract::{self, ENDED_IMAGE, Reason, Settings, Stopped};
 use super::gate;
+use super::known::Known;
 use super::model::{Phase, Pod};
 use super::tekton;
 use super::verdict::Verdict;
@@ -46,6 +47,8 @@ pub struct Context<'a> {
     pub nop_image: &'a str,
     /// What Tekton's nop image's name starts with.
     pub tekton_nop_images: &'a [String],
+    /// The table of known sidecars.
+    pub known: &'a Known,
 }
 
 /// What to do, and when to look again if nothing happens before.

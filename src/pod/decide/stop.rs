@@ -5,9 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, How, Order, Scene};
 use crate::pod::contract::{ENDED_IMAGE, Reason};
 use crate::pod::gate;
+use crate::pod::known::Role;
 use crate::pod::model::{Phase, Pod};
 use crate::pod::nop;
-use crate::pod::sidecars::{self, Role, Sidecar};
+use crate::pod::sidecars::{self, Sidecar};
 use crate::pod::tekton;
 use crate::pod::verdict::{Outcome, Verdict};
 
@@ -81,7 +82,7 @@ impl<'a> Scene<'a> {
         let mut helper_runs = false;
         let mut left = Vec::new();
         for sidecar in self.stoppable() {
-            let is_helper = sidecar.role() == Role::Helper;
+            let is_helper = sidecar.role(self.context.known) == Role::Helper;
             if self.is_stopped(&sidecar) {
                 helper_runs |= is_helper && sidecar.is_running();
             } else if is_alive(self.pod, &sidecar) {
@@ -90,7 +91,7 @@ impl<'a> Scene<'a> {
             }
         }
         let role = if helper_runs { Role::Helper } else { Role::NetworkProxy };
-        left.retain(|sidecar| sidecar.role() == role);
+        left.retain(|sidecar| sidecar.role(self.context.known) == role);
 
         let mut orders = Vec::new();
         for sidecar in left {
@@ -99,7 +100,7 @@ impl<'a> Scene<'a> {
             }
             let how = self.how(&sidecar, judged);
             // One that may well end in error would fail the run, if Tekton is merely slow: it waits longer.
-            let safe = how == Some(How::Nop) || sidecar.exits_zero_on_term();
+            let safe = how == Some(How::Nop) || sidecar.exits_zero_on_term(self.context.known);
             if !judged && !self.is_due(done_at, if safe { STUCK } else { PATIENCE }) {
                 continue;
             }
@@ -165,7 +166,11 @@ impl<'a> Scene<'a> {
         if self.settings.keep_logs {
             return by_name;
         }
-        if self.is_red() || sidecar.exits_zero_on_term() { by_name.or(by_nop) } else { by_nop.or(by_name) }
+        if self.is_red() || sidecar.exits_zero_on_term(self.context.known) {
+            by_name.or(by_nop)
+        } else {
+            by_nop.or(by_name)
+        }
     }
 
     /// In its place, nop would start, exit 0 and not be started again.
@@ -185,7 +190,7 @@ impl<'a> Scene<'a> {
     /// The sidecars that we may stop.
     fn stoppable(&self) -> Vec<Sidecar<'a>> {
         sidecars::classic(self.pod)
-            .filter(|sidecar| !sidecar.ends_by_itself() && !self.settings.ignores(sidecar.name()))
+            .filter(|sidecar| !sidecar.ends_by_itself(self.context.known) && !self.settings.ignores(sidecar.name()))
             .collect()
     }
 

@@ -5,11 +5,25 @@ use serde_json::{Value, json};
 
 use super::*;
 
+use json_patch::PatchOperation;
+
+mod native;
 mod properties;
 mod snapshots;
 
-pub(super) const LIVE: Options = Options { controller_alive: true };
-pub(super) const DEAD: Options = Options { controller_alive: false };
+/// A live controller, on a cluster of which nothing more is known.
+pub(super) fn live() -> Options<'static> {
+    Options { controller_alive: true, native: Err(Off::Unknown), skip_tekton_wait: true, known: Known::builtin() }
+}
+
+/// And one that can run native sidecars.
+pub(super) fn native() -> Options<'static> {
+    Options { native: Ok(()), ..live() }
+}
+
+pub(super) fn dead() -> Options<'static> {
+    Options { controller_alive: false, ..live() }
+}
 
 /// A TaskRun's pod as Tekton makes it today: one step that waits for Tekton's own file, and these beside it.
 fn pod_with(others: &[Value]) -> Value {
@@ -59,7 +73,7 @@ fn sidecar(name: &str) -> Value {
     json!({ "name": name, "image": "example.com/sidecar" })
 }
 
-fn mutated(raw: &Value, options: Options) -> Mutation {
+fn mutated(raw: &Value, options: &Options<'_>) -> Mutation {
     mutate(raw, options).unwrap()
 }
 
@@ -72,7 +86,7 @@ pub(super) fn after(raw: &Value, mutation: &Mutation) -> Value {
 
 /// The pod after a mutation with a live controller.
 fn gated(raw: &Value) -> Value {
-    after(raw, &mutated(raw, LIVE))
+    after(raw, &mutated(raw, &live()))
 }
 
 pub(super) fn is_gated(raw: &Value) -> bool {
@@ -80,21 +94,23 @@ pub(super) fn is_gated(raw: &Value) -> bool {
 }
 
 fn awaited(raw: &Value) -> Vec<String> {
-    match mutated(raw, LIVE).decision {
+    match mutated(raw, &live()).decision {
         Decision::Gated(waits_for) => waits_for,
         Decision::Ungated(why) => panic!("not gated: {why}"),
     }
 }
 
-fn why_ungated(raw: &Value, options: Options) -> Ungated {
+fn why_ungated(raw: &Value, options: &Options<'_>) -> Ungated {
     match mutated(raw, options).decision {
         Decision::Gated(waits_for) => panic!("gated, waits for {waits_for:?}"),
         Decision::Ungated(why) => why,
     }
 }
 
-fn untouched(why: Ungated) -> Mutation {
-    Mutation { patch: Patch(Vec::new()), decision: Decision::Ungated(why), warnings: Vec::new() }
+/// Nothing is changed, and nothing is said; for this reason.
+fn untouched(mutation: &Mutation) -> Option<&Ungated> {
+    let Decision::Ungated(why) = &mutation.decision else { return None };
+    (mutation.patch == Patch(vec![]) && mutation.warnings.is_empty()).then_some(why)
 }
 
 fn first_args(raw: &Value) -> &Value {
@@ -114,7 +130,7 @@ fn a_pod_that_is_not_a_task_runs_is_untouched_and_silent(#[case] at: &str, #[cas
     // Not even what is ours in others.
     set(&mut raw, "/metadata/annotations/kickstand.dev~1ready", json!("2026-01-15T10:00:00Z"));
     set(&mut raw, "/metadata/annotations/kickstand.dev~1gate", json!("nonsense"));
-    let mutation = mutated(&raw, LIVE);
+    let mutation = mutated(&raw, &live());
     assert!(matches!(mutation.decision, Decision::Ungated(Ungated::NotOurs(_))), "{:?}", mutation.decision);
     assert_eq!((mutation.patch, mutation.warnings), (Patch(vec![]), vec![]));
 }
@@ -123,18 +139,18 @@ fn a_pod_that_is_not_a_task_runs_is_untouched_and_silent(#[case] at: &str, #[cas
 fn an_opted_out_pod_is_untouched_and_silent() {
     let mut raw = changed("/metadata/labels/kickstand.dev~1inject", json!("false"));
     set(&mut raw, "/metadata/annotations/kickstand.dev~1gate", json!("nonsense"));
-    assert_eq!(mutated(&raw, LIVE), untouched(Ungated::OptedOut));
+    assert_eq!(untouched(&mutated(&raw, &live())), Some(&Ungated::OptedOut));
 }
 
 #[test]
 fn a_pod_without_sidecars_is_untouched_and_silent() {
-    assert_eq!(mutated(&pod_with(&[]), LIVE), untouched(Ungated::NobodyToAwait));
-    assert_eq!(mutated(&pod_with(&[]), DEAD), untouched(Ungated::NobodyToAwait));
+    assert_eq!(untouched(&mutated(&pod_with(&[]), &live())), Some(&Ungated::NobodyToAwait));
+    assert_eq!(untouched(&mutated(&pod_with(&[]), &dead())), Some(&Ungated::NobodyToAwait));
 }
 
 #[test]
 fn what_is_no_pod_is_an_error_and_no_panic() {
-    assert!(mutate(&changed("/spec/containers/0/args", json!("-post_file")), LIVE).is_err());
+    assert!(mutate(&changed("/spec/containers/0/args", json!("-post_file")), &live()).is_err());
 }
 
 // The gate
@@ -177,6 +193,7 @@ fn a_first_step_that_waits_for_nothing_gets_a_wait_in_front() {
 fn a_downward_volume_alone_is_no_wait() {
     // keep-pod-on-cancel mounts it in every step, also where the first one waits for nothing.
     let mut raw = changed("/spec/containers/0/args", json!(["-post_file", "/tekton/run/0/out", "--"]));
+    set(&mut raw, "/metadata/annotations/tekton.dev~1ready", json!("READY"));
     set(
         &mut raw,
         "/spec/volumes/0",
@@ -269,7 +286,7 @@ fn the_note_says_what_was_decided_and_for_whom_it_waits() {
 
 #[test]
 fn a_gate_without_a_warning_is_the_normal_case() {
-    assert_eq!(mutated(&pod_with(&[sidecar("sidecar-web")]), LIVE).warnings, [""; 0]);
+    assert_eq!(mutated(&pod_with(&[sidecar("sidecar-web")]), &live()).warnings, [""; 0]);
 }
 
 // Whom to wait for
@@ -297,14 +314,14 @@ fn native_sidecars_that_are_not_awaited_need_no_gate() {
         "/spec/initContainers",
         json!([{ "name": "istio-proxy", "restartPolicy": "Always", "startupProbe": {} }]),
     );
-    assert_eq!(mutated(&raw, LIVE), untouched(Ungated::NobodyToAwait));
+    assert_eq!(untouched(&mutated(&raw, &live())), Some(&Ungated::NobodyToAwait));
 }
 
 #[test]
 fn an_init_container_that_ends_is_no_sidecar() {
     let mut raw = pod_with(&[]);
     set(&mut raw, "/spec/initContainers", json!([{ "name": "istio-init", "readinessProbe": {} }]));
-    assert_eq!(mutated(&raw, LIVE), untouched(Ungated::NobodyToAwait));
+    assert_eq!(untouched(&mutated(&raw, &live())), Some(&Ungated::NobodyToAwait));
 }
 
 #[rstest]
@@ -320,7 +337,7 @@ fn an_ignored_sidecar_is_not_awaited(#[case] value: &str) {
 #[test]
 fn where_everybody_is_ignored_nothing_is_patched() {
     let raw = changed("/metadata/annotations/kickstand.dev~1ignore", json!("web"));
-    assert_eq!(mutated(&raw, LIVE), untouched(Ungated::NobodyToAwait));
+    assert_eq!(untouched(&mutated(&raw, &live())), Some(&Ungated::NobodyToAwait));
 }
 
 #[test]
@@ -331,7 +348,7 @@ fn an_ignored_native_sidecar_is_not_awaited() {
         "/spec/initContainers",
         json!([{ "name": "daprd", "restartPolicy": "Always", "readinessProbe": {} }]),
     );
-    assert_eq!(why_ungated(&raw, LIVE), Ungated::NobodyToAwait);
+    assert_eq!(why_ungated(&raw, &live()), Ungated::NobodyToAwait);
 }
 
 #[test]
@@ -342,7 +359,7 @@ fn tektons_own_results_sidecar_is_awaited_like_any_other() {
 #[test]
 fn an_annotation_switches_the_gate_off_without_a_warning() {
     let raw = changed("/metadata/annotations/kickstand.dev~1gate", json!("false"));
-    assert_eq!(mutated(&raw, LIVE), untouched(Ungated::GateOff));
+    assert_eq!(untouched(&mutated(&raw, &live())), Some(&Ungated::GateOff));
 }
 
 // What is preset, and what is malformed
@@ -354,7 +371,7 @@ fn an_annotation_switches_the_gate_off_without_a_warning() {
 fn preset_annotations_of_ours_are_removed_from_a_pod(#[case] mut raw: Value) {
     set(&mut raw, "/metadata/annotations/kickstand.dev~1ready", json!("2026-01-15T10:00:00Z"));
     set(&mut raw, "/metadata/annotations/kickstand.dev~1original-images", json!("{}"));
-    for options in [LIVE, DEAD] {
+    for options in [&live(), &dead()] {
         let after = after(&raw, &mutated(&raw, options));
         let annotations = after["metadata"]["annotations"].as_object().unwrap();
         assert!(!annotations.contains_key(READY) && !annotations.contains_key(ORIGINAL_IMAGES), "{annotations:?}");
@@ -370,7 +387,7 @@ fn preset_annotations_of_ours_are_removed_from_a_pod(#[case] mut raw: Value) {
 #[case::keep_logs("keep-logs", "yes")]
 fn a_malformed_annotation_warns_and_the_default_holds(#[case] name: &str, #[case] value: &str) {
     let raw = changed(&format!("/metadata/annotations/kickstand.dev~1{name}"), json!(value));
-    let mutation = mutated(&raw, LIVE);
+    let mutation = mutated(&raw, &live());
     assert_eq!(mutation.decision, Decision::Gated(vec!["sidecar-web".into()]));
     assert_eq!(mutation.warnings.len(), 1);
     assert!(mutation.warnings[0].starts_with(&format!("kickstand: annotation kickstand.dev/{name}: \"{value}\" ")));
@@ -380,20 +397,15 @@ fn a_malformed_annotation_warns_and_the_default_holds(#[case] name: &str, #[case
 
 #[test]
 fn without_a_live_controller_there_is_no_gate_but_a_warning() {
-    let expected = Mutation {
-        warnings: vec![
-            "kickstand: the first step does not wait for its sidecars: no live controller is known, which would open the gate"
-                .into(),
-        ],
-        ..untouched(Ungated::NoController)
-    };
-    assert_eq!(mutated(&pod_with(&[sidecar("sidecar-web")]), DEAD), expected);
+    let mutation = mutated(&pod_with(&[sidecar("sidecar-web")]), &dead());
+    assert_eq!((&mutation.patch, &mutation.decision), (&Patch(vec![]), &Decision::Ungated(Ungated::NoController)));
+    insta::assert_snapshot!(mutation.warnings.join("\n"), @"kickstand: the first step does not wait for its sidecars: no live controller is known, which would open the gate");
 }
 
 #[test]
 fn a_gate_of_an_earlier_call_stays_when_the_controller_is_gone() {
     let gated = gated(&pod_with(&[sidecar("sidecar-web")]));
-    let mutation = mutated(&gated, DEAD);
+    let mutation = mutated(&gated, &dead());
     assert_eq!(mutation.decision, Decision::Gated(vec!["sidecar-web".into()]));
     assert_eq!((mutation.patch, mutation.warnings), (Patch(vec![]), vec![]));
 }
@@ -406,7 +418,7 @@ fn a_gate_that_another_webhook_took_a_part_of_is_made_whole(#[case] take: fn(&mu
     let whole = gated(&pod_with(&[sidecar("sidecar-web")]));
     let mut broken = whole.clone();
     take(&mut broken);
-    for options in [LIVE, DEAD] {
+    for options in [&live(), &dead()] {
         assert_eq!(after(&broken, &mutated(&broken, options)), whole);
     }
 }
@@ -414,7 +426,7 @@ fn a_gate_that_another_webhook_took_a_part_of_is_made_whole(#[case] take: fn(&mu
 #[test]
 fn where_no_step_runs_first_there_is_no_gate_but_a_warning() {
     let raw = changed("/spec/containers/0/args", json!(["-post_file", "/tekton/run/1/out", "--"]));
-    let mutation = mutated(&raw, LIVE);
+    let mutation = mutated(&raw, &live());
     assert_eq!((mutation.patch.is_empty(), mutation.warnings.len()), (true, 1));
     assert_eq!(mutation.decision, Decision::Ungated(Ungated::NoFirstStep));
 }
@@ -440,7 +452,7 @@ fn where_no_step_runs_first_there_is_no_gate_but_a_warning() {
     "its first step has a -wait_file without a value"
 )]
 fn what_is_in_the_gates_way_keeps_it_away_with_a_warning(#[case] at: &str, #[case] value: Value, #[case] why: &str) {
-    let mutation = mutated(&changed(at, value), LIVE);
+    let mutation = mutated(&changed(at, value), &live());
     assert_eq!(mutation.patch, Patch(vec![]));
     assert_eq!(mutation.warnings, [format!("kickstand: the first step does not wait for its sidecars: {why}")]);
 }
@@ -457,15 +469,15 @@ fn a_mount_at_our_place_in_another_container_is_not_in_the_way() {
 #[test]
 fn a_second_call_on_our_own_output_patches_nothing() {
     let once = gated(&pod_with(&[sidecar("sidecar-web")]));
-    assert_eq!(mutated(&once, LIVE).patch, Patch(vec![]));
+    assert_eq!(mutated(&once, &live()).patch, Patch(vec![]));
 }
 
 #[test]
 fn a_second_call_knows_our_volume_with_the_api_servers_defaults() {
     let mut once = gated(&pod_with(&[sidecar("sidecar-web")]));
     set_defaults(&mut once);
-    assert_eq!(mutated(&once, LIVE).patch, Patch(vec![]));
-    assert_eq!(mutated(&once, LIVE).decision, Decision::Gated(vec!["sidecar-web".into()]));
+    assert_eq!(mutated(&once, &live()).patch, Patch(vec![]));
+    assert_eq!(mutated(&once, &live()).decision, Decision::Gated(vec!["sidecar-web".into()]));
 }
 
 /// What the API server adds to a pod between two calls, as far as it is ours.
@@ -481,7 +493,7 @@ pub(super) fn set_defaults(raw: &mut Value) {
 fn a_container_that_was_injected_since_changes_only_the_note() {
     let mut once = gated(&pod_with(&[sidecar("sidecar-web")]));
     once["spec"]["containers"].as_array_mut().unwrap().push(sidecar("vault-agent"));
-    let mutation = mutated(&once, LIVE);
+    let mutation = mutated(&once, &live());
     assert_eq!(mutation.decision, Decision::Gated(vec!["sidecar-web".into(), "vault-agent".into()]));
     let [PatchOperation::Add(note)] = mutation.patch.0.as_slice() else { panic!("{:?}", mutation.patch) };
     assert_eq!(note.path.as_str(), "/metadata/annotations/kickstand.dev~1injected");
@@ -491,7 +503,7 @@ fn a_container_that_was_injected_since_changes_only_the_note() {
 #[test]
 fn a_gate_comes_on_a_second_call_if_the_first_saw_nobody() {
     let mut raw = pod_with(&[]);
-    assert_eq!(mutated(&raw, LIVE).patch, Patch(vec![]));
+    assert_eq!(mutated(&raw, &live()).patch, Patch(vec![]));
     raw["spec"]["containers"].as_array_mut().unwrap().insert(0, sidecar("istio-proxy"));
     assert!(is_gated(&gated(&raw)));
 }
@@ -500,7 +512,7 @@ fn a_gate_comes_on_a_second_call_if_the_first_saw_nobody() {
 fn an_opt_out_that_appears_later_leaves_the_gate_to_the_controller() {
     let mut once = gated(&pod_with(&[sidecar("sidecar-web")]));
     set(&mut once, "/metadata/annotations/kickstand.dev~1gate", json!("false"));
-    assert_eq!(mutated(&once, LIVE), untouched(Ungated::GateOff));
+    assert_eq!(untouched(&mutated(&once, &live())), Some(&Ungated::GateOff));
     assert!(is_gated(&once));
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::decide::{Context, decide};
+use crate::pod::known::Known;
 use crate::pod::verdict::{Outcome, Verdict};
 use crate::pod::{gate, patch};
 
@@ -89,6 +90,7 @@ fn a_slimmed_pod_is_decided_like_the_whole_one() {
                         leaving: false,
                         nop_image: "nop",
                         tekton_nop_images: &[],
+                        known: Known::builtin(),
                     };
                     let decision = decide(&whole, &context);
                     decisions += usize::from(!decision.actions.is_empty());

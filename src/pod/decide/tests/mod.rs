@@ -69,6 +69,7 @@ impl Seen {
                 leaving: self.leaving,
                 nop_image: NOP,
                 tekton_nop_images: &tekton_nop_images,
+                known: Known::builtin(),
             },
         )
     }

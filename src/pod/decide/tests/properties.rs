@@ -10,6 +10,7 @@ use super::build::{Build, C, NOP, at, c, pod};
 use crate::pod::contract::ENDED_IMAGE;
 use crate::pod::decide::{Decision, Effect, Order, STUCK, steps_done_at};
 use crate::pod::gate;
+use crate::pod::known::Known;
 use crate::pod::model::{Phase, Pod};
 use crate::pod::patch;
 use crate::pod::sidecars::{classic, native};
@@ -277,7 +278,7 @@ proptest! {
             prop_assert_eq!((&container.name, &container.image), (&order.name, &order.from));
             prop_assert!(!tekton::is_step(container));
             let sidecar = classic(&pod).find(|sidecar| sidecar.index == order.index).unwrap();
-            prop_assert!(!sidecar.ends_by_itself());
+            prop_assert!(!sidecar.ends_by_itself(Known::builtin()));
             let ignored = pod.annotation("kickstand.dev/ignore").unwrap_or_default();
             let bare = order.name.trim_start_matches("sidecar-");
             prop_assert!(!ignored.split(',').any(|name| name.trim() == order.name || name.trim() == bare));

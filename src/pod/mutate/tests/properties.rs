@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 use serde_json::{Value, json};
 
 use super::super::*;
-use super::{DEAD, LIVE, after, is_gated, set_defaults};
+use super::{after, dead, is_gated, live, native, set_defaults};
 use crate::pod::contract::{FINISH, GATE, GATE_TIMEOUT, IGNORE, STOP};
 use crate::pod::entrypoint::Flags;
 
@@ -182,8 +182,15 @@ fn first_step(raw: &Value) -> Option<usize> {
     tekton::first_step(&Pod::from_raw(raw).unwrap())
 }
 
-fn any_options() -> impl Strategy<Value = Options> {
-    select(vec![LIVE, LIVE, LIVE, DEAD])
+fn any_options() -> impl Strategy<Value = Options<'static>> {
+    let options: [fn() -> Options<'static>; 6] = [live, live, native, native, native, dead];
+    select(options.to_vec()).prop_map(|options| options())
+}
+
+/// Without the native strategy.
+fn classic_options() -> impl Strategy<Value = Options<'static>> {
+    let options: [fn() -> Options<'static>; 4] = [live, live, live, dead];
+    select(options.to_vec()).prop_map(|options| options())
 }
 
 // What is compared
@@ -193,7 +200,7 @@ fn any_options() -> impl Strategy<Value = Options> {
 fn without_ours(raw: &Value) -> Value {
     let mut rest = raw.clone();
     let step = first_step(raw);
-    for key in [INJECTED, READY, ORIGINAL_IMAGES] {
+    for key in [INJECTED, READY, NUDGED, ORIGINAL_IMAGES] {
         if let Some(annotations) = rest["metadata"]["annotations"].as_object_mut() {
             annotations.shift_remove(key);
         }
@@ -286,14 +293,16 @@ fn go_waits_for(args: &[String]) -> (Vec<String>, bool) {
 proptest! {
     #[test]
     fn the_patch_applies_and_a_second_pass_patches_nothing(
-        raw in pod(), first in any_options(), second in any_options(), defaulted in any::<bool>(),
+        raw in pod(), first in any_options(), alive in any::<bool>(), defaulted in any::<bool>(),
     ) {
-        let mutation = mutate(&raw, first).unwrap();
+        let mutation = mutate(&raw, &first).unwrap();
         let mut once = after(&raw, &mutation);
         if defaulted {
             set_defaults(&mut once);
         }
-        let again = mutate(&once, if matches!(mutation.decision, Decision::Gated(_)) { second } else { first }).unwrap();
+        let second = Options { controller_alive: alive, ..first.clone() };
+        let again = if matches!(mutation.decision, Decision::Gated(_)) { &second } else { &first };
+        let again = mutate(&once, again).unwrap();
         prop_assert_eq!(again.patch, Patch(Vec::new()));
         prop_assert_eq!(again.decision, mutation.decision);
     }
@@ -301,24 +310,27 @@ proptest! {
     #[test]
     fn a_pod_is_gated_exactly_if_that_was_decided(raw in pod(), options in any_options()) {
         prop_assume!(!is_gated(&raw));
-        let mutation = mutate(&raw, options).unwrap();
+        let mutation = mutate(&raw, &options).unwrap();
         prop_assert_eq!(is_gated(&after(&raw, &mutation)), matches!(mutation.decision, Decision::Gated(_)));
     }
 
     #[test]
-    fn nothing_but_ours_changes_and_every_list_keeps_its_order(raw in pod(), options in any_options()) {
-        let after = after(&raw, &mutate(&raw, options).unwrap());
+    fn nothing_but_ours_changes_and_every_list_keeps_its_order(raw in pod(), options in classic_options()) {
+        let mutation = mutate(&raw, &options).unwrap();
+        prop_assume!(mutation.brought_back.is_empty());
+        let after = after(&raw, &mutation);
         prop_assert_eq!(without_ours(&after), without_ours(&raw));
     }
 
     #[test]
     fn fields_that_this_build_does_not_know_survive_at_every_level(raw in pod(), options in any_options()) {
         let rich = with_invented_fields(&raw);
-        let mutation = mutate(&rich, options).unwrap();
+        let mutation = mutate(&rich, &options).unwrap();
         let after_rich = after(&rich, &mutation);
         prop_assert_eq!(count_invented(&after_rich), count_invented(&rich));
-        prop_assert_eq!(&mutation.decision, &mutate(&raw, options).unwrap().decision);
-        let plain = after(&raw, &mutate(&raw, options).unwrap());
+        prop_assert_eq!(&mutation.decision, &mutate(&raw, &options).unwrap().decision);
+        let plain = after(&raw, &mutate(&raw, &options).unwrap());
+        prop_assume!(mutation.brought_back.is_empty() && mutation.moved.as_ref().map_or(true, Vec::is_empty));
         // Nothing, null and empty annotations differ by the invented one in them.
         prop_assert_eq!(without_ours(&without_invented_fields(&after_rich)), without_ours(&plain));
     }
@@ -327,7 +339,7 @@ proptest! {
     fn go_reads_the_new_arguments_as_the_old_ones_and_the_gate(head in head(), tail in tail()) {
         let before = [head, vec!["--".into()], tail.clone()].concat();
         let mut args = before.clone();
-        match entrypoint::wait_for_gate(&before).unwrap().unwrap() {
+        match entrypoint::wait_for(&before, GATE_FILE).unwrap().unwrap() {
             entrypoint::Change::Replace(at, argument) => args[at] = argument,
             entrypoint::Change::Prepend(arguments) => drop(args.splice(0..0, arguments)),
         }
@@ -344,7 +356,7 @@ proptest! {
 
     #[test]
     fn arbitrary_json_never_panics(raw in any_json(), options in any_options()) {
-        let _ = mutate(&raw, options);
+        let _ = mutate(&raw, &options);
     }
 
     #[test]
@@ -359,7 +371,7 @@ proptest! {
                 *place = part;
             }
         }
-        if let Ok(mutation) = mutate(&raw, options) {
+        if let Ok(mutation) = mutate(&raw, &options) {
             prop_assert!(json_patch::patch(&mut raw, &mutation.patch).is_ok());
         }
     }
@@ -372,7 +384,7 @@ proptest! {
     ], 0..8)) {
         let mut raw = super::pod_with(&[json!({ "name": "web" })]);
         raw["spec"]["containers"][0]["args"] = json!(args);
-        let mutation = mutate(&raw, LIVE).unwrap();
+        let mutation = mutate(&raw, &live()).unwrap();
         prop_assert_eq!(is_gated(&after(&raw, &mutation)), matches!(mutation.decision, Decision::Gated(_)));
     }
 }

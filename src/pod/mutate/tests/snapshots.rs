@@ -9,14 +9,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::*;
-use super::{DEAD, LIVE, after, is_gated, set_defaults};
+use super::{after, dead, is_gated, live, set_defaults};
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
 fn shown(raw: &Value) -> Value {
-    let mutation = mutate(raw, LIVE).unwrap();
+    let mutation = mutate(raw, &live()).unwrap();
     json!({
         "decision": match &mutation.decision {
             Decision::Gated(waits_for) => json!({ "gated": waits_for }),
@@ -42,7 +42,7 @@ fn a_pod_becomes(
 ) {
     let raw = read(&path);
     let mut text = format!("{:#}\n", shown(&raw));
-    if matches!(mutate(&raw, LIVE).unwrap().decision, Decision::Ungated(Ungated::NobodyToAwait)) {
+    if matches!(mutate(&raw, &live()).unwrap().decision, Decision::Ungated(Ungated::NobodyToAwait)) {
         write!(text, "\nwith a proxy in front:\n{:#}\n", shown(&with_a_proxy_in_front(&raw))).unwrap();
     }
     // The note names this build.
@@ -64,9 +64,9 @@ fn a_pod_is_patched_once(
     path: PathBuf,
 ) {
     let raw = with_a_proxy_in_front(&read(&path));
-    let mut once = after(&raw, &mutate(&raw, LIVE).unwrap());
+    let mut once = after(&raw, &mutate(&raw, &live()).unwrap());
     set_defaults(&mut once);
-    for options in [LIVE, DEAD] {
+    for options in [&live(), &dead()] {
         let again = mutate(&once, options).unwrap();
         if is_gated(&once) {
             assert_eq!(again.patch, Patch(Vec::new()));
@@ -77,7 +77,7 @@ fn a_pod_is_patched_once(
 
 #[rstest]
 fn before_0_9_nothing_is_touched(#[files("tests/fixtures/tekton/v0.[0-8].*/*.json")] path: PathBuf) {
-    let mutation = mutate(&with_a_proxy_in_front(&read(&path)), LIVE).unwrap();
+    let mutation = mutate(&with_a_proxy_in_front(&read(&path)), &live()).unwrap();
     assert_eq!(mutation.decision, Decision::Ungated(NotOurs::NoEntrypoint.into()));
     assert_eq!((mutation.patch, mutation.warnings), (Patch(Vec::new()), Vec::new()));
 }
@@ -91,5 +91,5 @@ fn from_0_9_on_every_task_run_can_be_held(
     path: PathBuf,
 ) {
     let raw = with_a_proxy_in_front(&read(&path));
-    assert!(is_gated(&after(&raw, &mutate(&raw, LIVE).unwrap())));
+    assert!(is_gated(&after(&raw, &mutate(&raw, &live()).unwrap())));
 }
