@@ -15,7 +15,7 @@ use crate::pod::contract::Reason;
 use crate::pod::decide::{self, Action, Context, Decision, Effect};
 use crate::pod::gate;
 use crate::pod::model::Pod;
-use crate::pod::verdict::{Outcome as Judged, Verdict};
+use crate::pod::verdict::Verdict;
 use crate::watch::{self, Entry, Key, Known, Live, Store, lock};
 
 /// How long a live read of a TaskRun may take.
@@ -152,7 +152,7 @@ impl Looker {
             }
             Err(_) => (Some(VerdictRead::Unanswered), None),
         };
-        let same = verdict.as_ref().is_some_and(|verdict| outcome(verdict) == outcome(cached));
+        let same = verdict.as_ref().is_some_and(|verdict| says_the_same(verdict, cached));
         self.metrics.verdict_read(result.unwrap_or(if same { VerdictRead::Confirmed } else { VerdictRead::Refuted }));
         verdict
     }
@@ -259,17 +259,17 @@ impl Looker {
 /// The cache only proposes. A verdict of its own is asked for live before anything is made of it that could not be taken
 /// back: a stop, an end, and a gate that would stay shut on a verdict of the attempt before.
 fn needs_confirmation(pod: &Pod, verdict: &Verdict, decision: &Decision) -> bool {
-    verdict.is_recorded() && (decision.actions.iter().any(|action| action.on_verdict) || holds_gate(pod, decision))
+    decision.actions.iter().any(|action| action.on_verdict) || (verdict.is_recorded() && holds_gate(pod, decision))
 }
 
 fn holds_gate(pod: &Pod, decision: &Decision) -> bool {
     gate::is_shut(pod) && (decision.again_at.is_some() || !decision.actions.is_empty())
 }
 
-fn outcome(verdict: &Verdict) -> Option<Judged> {
-    match verdict {
-        Verdict::None => None,
-        Verdict::Recorded { outcome, .. } => Some(*outcome),
+fn says_the_same(one: &Verdict, other: &Verdict) -> bool {
+    match (one, other) {
+        (Verdict::Recorded { outcome: one, .. }, Verdict::Recorded { outcome: other, .. }) => one == other,
+        _ => one == other,
     }
 }
 

@@ -71,9 +71,12 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Tekton may be waiting for a native sidecar. An old one never is: it is merely slow.
+    /// Tekton waits for a native sidecar. An old one never does: it is merely slow. And one that has not recorded the end
+    /// of the steps is away, or busy elsewhere: its verdict will come, and is not to be spoilt.
     fn is_deadlocked(&self) -> bool {
-        tekton::names_its_owner(self.pod) && sidecars::native(self.pod).any(|sidecar| sidecar.is_running())
+        self.context.verdict == Verdict::Withheld
+            && tekton::names_its_owner(self.pod)
+            && sidecars::native(self.pod).any(|sidecar| sidecar.is_running())
     }
 
     /// Stops what runs, or is between two starts of a crash loop: helpers first.
@@ -111,7 +114,8 @@ impl<'a> Scene<'a> {
         }
         let occasion =
             if judged { "the steps are done" } else { "the steps are done, and nothing else would end the pod" };
-        self.order(orders, &format!("{occasion}: stopped"), done_at, judged);
+        // Without a verdict, it follows from one that is withheld.
+        self.order(orders, &format!("{occasion}: stopped"), done_at, judged, true);
     }
 
     /// Puts nop in the place of what never started, so that the pod is not Pending any more.
@@ -135,10 +139,10 @@ impl<'a> Scene<'a> {
             }
             orders.push(order(&sidecar, How::Nop));
         }
-        self.order(orders, "the steps are done: replaced what never started:", done_at, judged);
+        self.order(orders, "the steps are done: replaced what never started:", done_at, judged, judged);
     }
 
-    fn order(&mut self, orders: Vec<Order>, occasion: &str, done_at: Timestamp, judged: bool) {
+    fn order(&mut self, orders: Vec<Order>, occasion: &str, done_at: Timestamp, judged: bool, on_verdict: bool) {
         if orders.is_empty() {
             return;
         }
@@ -151,7 +155,7 @@ impl<'a> Scene<'a> {
             .collect();
         let message = format!("{occasion} {}", names.join(", "));
         let else_end = judged && !self.is_finishing(done_at);
-        self.act(Effect::Stop { orders, else_end }, Reason::SidecarsStopped, &message, judged);
+        self.act(Effect::Stop { orders, else_end }, Reason::SidecarsStopped, &message, on_verdict);
     }
 
     /// The way to stop a running sidecar; `None` if neither way would end it.
