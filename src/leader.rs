@@ -52,6 +52,7 @@ pub struct Candidate {
     leases: Api<Lease>,
     settings: Settings,
     leading: watch::Sender<bool>,
+    sees: watch::Receiver<bool>,
 }
 
 /// Why a request about the Lease did not do what was asked.
@@ -100,12 +101,13 @@ impl Watcher {
 }
 
 impl Candidate {
-    /// A candidate, and whether it leads.
+    /// A candidate, and whether it leads. Whoever does not see (`sees`) does not lead, and lets another: the webhook takes
+    /// the Lease for a promise that gates are opened.
     #[must_use]
-    pub fn new(client: Client, settings: Settings) -> (Self, watch::Receiver<bool>) {
+    pub fn new(client: Client, settings: Settings, sees: watch::Receiver<bool>) -> (Self, watch::Receiver<bool>) {
         let (leading, led) = watch::channel(false);
         let leases = Api::namespaced(client, &settings.namespace);
-        (Self { leases, settings, leading }, led)
+        (Self { leases, settings, leading, sees }, led)
     }
 
     /// Leads when it can, until `shutdown`; then gives the Lease up, so that another replica need not wait for it to run
@@ -116,7 +118,8 @@ impl Candidate {
             return error!(lease = self.settings.name, "this replica has no name: it cannot lead");
         }
         let mut seen = Watcher::default();
-        while !shutdown.is_cancelled() {
+        let mut sees = self.sees.clone();
+        while shutdown.run_until_cancelled(becomes(&mut sees, true)).await.is_some() {
             // Not raced against the shutdown: a request that is dropped may have succeeded, and nobody would know.
             if let Some(renewed) = self.take(&mut seen).await {
                 info!(lease = self.settings.name, "this replica leads");
@@ -159,9 +162,15 @@ impl Candidate {
     /// Renews until it fails for too long, or another has the Lease, or it is time to go.
     async fn hold(&self, mut renewed: Instant, shutdown: &CancellationToken) {
         let mut next = renewed + RENEW_EVERY;
+        let mut sees = self.sees.clone();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => {
+                    self.leading.send_replace(false);
+                    return self.release().await;
+                }
+                () = becomes(&mut sees, false) => {
+                    warn!(lease = self.settings.name, "the pods cannot be watched: this replica leads no more");
                     self.leading.send_replace(false);
                     return self.release().await;
                 }
@@ -265,6 +274,13 @@ impl Candidate {
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => Err(Setback::Beaten),
             other => Ok(other?),
         }
+    }
+}
+
+/// Ends once it is so; never if nobody can say so any more.
+async fn becomes(sees: &mut watch::Receiver<bool>, so: bool) {
+    if sees.wait_for(|sees| *sees == so).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

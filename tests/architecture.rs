@@ -27,6 +27,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("metrics", 1),
     ("shutdown", 1),
     ("clock", 0),
+    ("cluster", 0),
     ("nop", 0), // The program in the image, which is to stay tiny; not pod::nop.
     ("pod", 0),
     ("readiness", 0),

@@ -121,6 +121,7 @@ pub(super) async fn run(
                             look.at(store.apply_run(scope, super::unwrap(event)));
                         }
                         Told::Refused => store.lose_runs(scope),
+                        Told::Well | Told::Blind => {}
                     };
                     let runs = api::<TaskRun>(client, scope, &served);
                     Box::pin(follow(runs, follow::config(streams), Watched::TaskRuns, metrics, tell))

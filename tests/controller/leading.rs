@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use kickstand::leader::{Candidate, Settings};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Rig;
@@ -64,14 +65,18 @@ async fn what_is_being_retried_is_dropped_when_the_lead_is_lost() {
     rig.stop().await;
 }
 
-fn candidate(api: &FakeApi, identity: &str) -> (Candidate, tokio::sync::watch::Receiver<bool>) {
+fn candidate(api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>) {
+    candidate_that(watch::channel(true).1, api, identity)
+}
+
+fn candidate_that(sees: watch::Receiver<bool>, api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>) {
     let settings = Settings {
         namespace: "kickstand".to_owned(),
         name: "kickstand-controller".to_owned(),
         identity: identity.to_owned(),
         now: support::now,
     };
-    Candidate::new(api.client(), settings)
+    Candidate::new(api.client(), settings, sees)
 }
 
 fn holder(api: &FakeApi) -> String {
@@ -130,6 +135,63 @@ async fn a_leader_cut_off_gives_up_before_another_begins() {
     end.cancel();
     one.await.unwrap();
     two.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_see_pods_lets_another_lead() {
+    let api = FakeApi::new();
+    let (seeing, sees) = watch::channel(false);
+    let (one, one_leads) = candidate_that(sees, &api, "one");
+    let end = CancellationToken::new();
+    let one = tokio::spawn(one.run(end.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!*one_leads.borrow() && holder(&api).is_empty(), "it has seen nothing yet");
+    seeing.send_replace(true);
+    api.until("one leads", |_| *one_leads.borrow()).await;
+
+    let (two, two_leads) = candidate(&api, "two");
+    let two = tokio::spawn(two.run(end.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    seeing.send_replace(false);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!*one_leads.borrow() && *two_leads.borrow(), "at once: it need not run out");
+    seeing.send_replace(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!*one_leads.borrow() && *two_leads.borrow(), "the other goes on");
+    end.cancel();
+    one.await.unwrap();
+    two.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_cannot_be_watched_for_a_while_are_not_seen_until_they_are_listed_again() {
+    let api = FakeApi::new();
+    let rig = Rig::leading(&api).await;
+    api.until("it sees", |_| *rig.sees.borrow()).await;
+    api.cut("pods");
+    rig.settle(120).await;
+    assert!(*rig.sees.borrow(), "a watch that breaks off and is taken up again is no trouble");
+
+    api.fail("GET", "/api/v1/pods", 500, "InternalError", "etcd is away", 100_000);
+    api.cut("pods");
+    rig.settle(10).await;
+    assert!(*rig.sees.borrow(), "not for a moment");
+    rig.settle(30).await;
+    assert!(!*rig.sees.borrow());
+    api.recover();
+    api.until("it sees again", |_| *rig.sees.borrow()).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_namespace_that_may_not_be_watched_any_more_blinds_nobody_for_the_others() {
+    let api = FakeApi::new();
+    let rig = Rig::start(&api, true, &["ci", "cd"]).await;
+    api.fail("GET", "/namespaces/cd/pods", 403, "Forbidden", "pods is forbidden", 100_000);
+    api.cut("pods");
+    rig.settle(120).await;
+    assert!(*rig.sees.borrow());
+    rig.stop().await;
 }
 
 fn abandoned() -> FakeApi {

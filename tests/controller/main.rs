@@ -33,6 +33,8 @@ use support::objects::{NOP, namespace};
 /// A controller at work.
 pub(crate) struct Rig {
     pub(crate) leader: watch::Sender<bool>,
+    /// Whether it sees pods.
+    pub(crate) sees: watch::Receiver<bool>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) registry: Registry,
     ready: Arc<AtomicBool>,
@@ -64,6 +66,7 @@ impl Rig {
             now: support::now,
         };
         let (leader, leads) = watch::channel(leading);
+        let (seeing, sees) = watch::channel(false);
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let shutdown = CancellationToken::new();
@@ -72,8 +75,8 @@ impl Rig {
             let ready = Arc::clone(&ready);
             move || ready.store(true, Ordering::Relaxed)
         };
-        let run = controller::run(api.client(), settings, metrics, leads, now_ready, shutdown.clone());
-        Self { leader, shutdown, registry, ready, task: tokio::spawn(run) }
+        let run = controller::run(api.client(), settings, metrics, leads, seeing, now_ready, shutdown.clone());
+        Self { leader, sees, shutdown, registry, ready, task: tokio::spawn(run) }
     }
 
     pub(crate) fn is_ready(&self) -> bool {
