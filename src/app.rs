@@ -19,6 +19,7 @@ use tracing::info;
 use crate::config::{ControllerArgs, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
+use crate::pod::facts::Facts;
 use crate::readiness::Readiness;
 use crate::shutdown::{self, Shutdown, Signal};
 use crate::{
@@ -94,7 +95,8 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
     };
     // Whoever sees nothing must not lead: the webhook takes the Lease for a promise that gates are opened.
     let (sees, seeing) = channel::channel(false);
-    let (candidate, leads) = leader::Candidate::new(client.clone(), settings, seeing);
+    let (facts, _) = channel::channel(Facts::default());
+    let (candidate, leads) = leader::Candidate::new(client.clone(), settings, seeing, facts.clone());
     // Given up last: until then nobody else acts.
     let over = CancellationToken::new();
     process.last("the leader election", candidate.run(over.clone()), over);
@@ -117,6 +119,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         effects: effects::Settings { nop_image: args.nop_image, instance: args.identity },
         tekton_nop_images: args.tekton_nop_images,
         concurrency: CONCURRENCY,
+        facts,
         now: clock::now,
     };
     let synced = process.readiness.token("a first look at pods, TaskRuns and namespaces");

@@ -14,6 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::pod::gate;
 use crate::pod::model::Pod;
 use crate::pod::mutate::{Decision, Mutation, Options, mutate};
 
@@ -171,7 +172,7 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
     if pods.is_empty() {
         return Err(Error::Empty(from));
     }
-    let options = Options { controller_alive: !args.no_controller };
+    let options = Options { controller_alive: !args.no_controller, gates_refused: false };
     let (mut out, mut notes) = (String::new(), String::new());
     for (at, (place, raw)) in pods.into_iter().enumerate() {
         let mutation = mutate(&raw, options).map_err(|error| wrong_field(&place, &raw, &error))?;

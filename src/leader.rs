@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::effects::REPORTER;
+use crate::pod::contract::FACTS;
+use crate::pod::facts::Facts;
 use crate::watch::delays;
 
 /// How long a holder's promise lasts.
@@ -29,6 +31,8 @@ pub const DURATION: Duration = Duration::from_secs(15);
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// How long after the last renewal a holder that cannot renew gives up.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// How soon after a renewal comes the next, if there is news to be told.
+const NEWS_AFTER: Duration = Duration::from_secs(1);
 /// How often a standby looks, and a holder in trouble tries.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long one request may take.
@@ -53,6 +57,7 @@ pub struct Candidate {
     settings: Settings,
     leading: watch::Sender<bool>,
     sees: watch::Receiver<bool>,
+    facts: watch::Sender<Facts>,
 }
 
 /// Why a request about the Lease did not do what was asked.
@@ -102,12 +107,18 @@ impl Watcher {
 
 impl Candidate {
     /// A candidate, and whether it leads. Whoever does not see (`sees`) does not lead, and lets another: the webhook takes
-    /// the Lease for a promise that gates are opened.
+    /// the Lease for a promise that gates are opened. While it leads, what it knows (`facts`) stands on the Lease; when it
+    /// begins to, it knows what its predecessor has left there.
     #[must_use]
-    pub fn new(client: Client, settings: Settings, sees: watch::Receiver<bool>) -> (Self, watch::Receiver<bool>) {
+    pub fn new(
+        client: Client,
+        settings: Settings,
+        sees: watch::Receiver<bool>,
+        facts: watch::Sender<Facts>,
+    ) -> (Self, watch::Receiver<bool>) {
         let (leading, led) = watch::channel(false);
         let leases = Api::namespaced(client, &settings.namespace);
-        (Self { leases, settings, leading, sees }, led)
+        (Self { leases, settings, leading, sees, facts }, led)
     }
 
     /// Leads when it can, until `shutdown`; then gives the Lease up, so that another replica need not wait for it to run
@@ -148,6 +159,7 @@ impl Candidate {
         if seen.look(&spec, &self.settings.identity, Instant::now()) == Move::Wait {
             return None;
         }
+        self.facts.send_replace(Facts::read(noted(&lease)));
         let sent = Instant::now();
         match self.write(&lease, &self.settings.identity).await {
             Ok(_) => Some(sent),
@@ -163,6 +175,7 @@ impl Candidate {
     async fn hold(&self, mut renewed: Instant, shutdown: &CancellationToken) {
         let mut next = renewed + RENEW_EVERY;
         let mut sees = self.sees.clone();
+        let mut facts = self.facts.subscribe();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => {
@@ -173,6 +186,11 @@ impl Candidate {
                     warn!(lease = self.settings.name, "the pods cannot be watched: this replica leads no more");
                     self.leading.send_replace(false);
                     return self.release().await;
+                }
+                // This holds a sender itself: never an error.
+                Ok(()) = facts.changed() => {
+                    next = next.min(renewed + NEWS_AFTER);
+                    continue;
                 }
                 () = sleep_until(next) => {}
             }
@@ -250,10 +268,18 @@ impl Candidate {
     /// Writes `holder` into the very version that was read; whatever else the Lease holds stays.
     async fn write(&self, lease: &Lease, holder: &str) -> Result<Lease, Setback> {
         let spec = lease.spec.clone().unwrap_or_default();
-        let now = MicroTime((self.settings.now)());
+        let now = (self.settings.now)();
+        self.facts.send_if_modified(|facts| {
+            facts.forget(now);
+            // No news: it is being written.
+            false
+        });
+        let facts = self.facts.borrow().written();
+        let now = MicroTime(now);
         let mut operations = vec![json!({
             "op": "test", "path": "/metadata/resourceVersion", "value": lease.metadata.resource_version,
         })];
+        operations.extend(note(lease, facts.as_deref()));
         if lease.spec.is_none() {
             operations.push(json!({ "op": "add", "path": "/spec", "value": {} }));
         }
@@ -273,6 +299,25 @@ impl Candidate {
             // 422 is a failed test.
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => Err(Setback::Beaten),
             other => Ok(other?),
+        }
+    }
+}
+
+/// What a leader has noted on the Lease.
+fn noted(lease: &Lease) -> Option<&str> {
+    lease.metadata.annotations.as_ref()?.get(FACTS).map(String::as_str)
+}
+
+/// The operations that note this instead.
+fn note(lease: &Lease, facts: Option<&str>) -> Vec<serde_json::Value> {
+    let path = format!("/metadata/annotations/{}", FACTS.replace('/', "~1"));
+    match (noted(lease), facts) {
+        (before, now) if before == now => Vec::new(),
+        (_, None) => vec![json!({ "op": "remove", "path": path })],
+        (_, Some(facts)) => {
+            let none = lease.metadata.annotations.is_none();
+            let map = none.then(|| json!({ "op": "add", "path": "/metadata/annotations", "value": {} }));
+            map.into_iter().chain([json!({ "op": "add", "path": path, "value": facts })]).collect()
         }
     }
 }

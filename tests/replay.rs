@@ -32,7 +32,7 @@ fn lines(path: &str) -> Vec<Value> {
 
 /// The pod as our webhook would have made it.
 fn gated(pod: &Value) -> Value {
-    let mutation = mutate(pod, mutate::Options { controller_alive: true }).unwrap();
+    let mutation = mutate(pod, mutate::Options { controller_alive: true, gates_refused: false }).unwrap();
     let mut gated = pod.clone();
     json_patch::patch(&mut gated, &mutation.patch).unwrap();
     gated

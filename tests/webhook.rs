@@ -111,6 +111,17 @@ async fn without_a_live_controller_nothing_is_gated_and_the_user_is_told() {
 }
 
 #[tokio::test]
+async fn where_the_controller_cannot_open_gates_none_is_added_and_the_user_is_told() {
+    let mut locked = review(&pod());
+    locked["request"]["namespace"] = "locked".into();
+    let (answer, metrics) = reviewed(&locked, true).await;
+    assert_untouched(&answer);
+    assert_eq!(answer["auditAnnotations"], json!({ "decision": "gates_refused" }));
+    assert!(answer["warnings"][0].as_str().unwrap().contains("refused to have gates opened"), "{answer}");
+    assert_eq!(metrics.reviews.of(Decision::GatesRefused), 1);
+}
+
+#[tokio::test]
 async fn a_pod_that_is_none_of_ours_passes_in_silence() {
     let (answer, metrics) = reviewed(&review(&json!({ "metadata": { "name": "web" }, "spec": {} })), true).await;
     assert_eq!(answer, json!({ "uid": answer["uid"], "allowed": true }));

@@ -18,8 +18,6 @@ use crate::pod::model::Pod;
 use crate::pod::verdict::Verdict;
 use crate::watch::{self, Entry, Key, Known, Live, Store, lock};
 
-/// How long a live read of a TaskRun may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// When to look again at a pod that was not what it seemed, should the watch stay silent.
 const MOVED_ON: Duration = Duration::from_secs(2);
 /// When to try again what failed, where something else is due as well.
@@ -141,7 +139,7 @@ impl Looker {
     /// What the TaskRun says now; `None` if nobody answers.
     async fn live_verdict(&self, pod: &Pod, cached: &Verdict) -> Option<Verdict> {
         let Some(served) = self.store.served() else { return Some(Verdict::None) };
-        let read = tokio::time::timeout(READ_TIMEOUT, watch::read(&self.client, &served, pod)).await;
+        let read = tokio::time::timeout(watch::READ_TIMEOUT, watch::read(&self.client, &served, pod)).await;
         let (result, verdict) = match read {
             Ok(Ok(Live::Run(run))) => (None, Some(Verdict::of(pod, Some(&run)))),
             Ok(Ok(Live::Gone)) => (None, Some(Verdict::of(pod, None))),
@@ -181,7 +179,12 @@ impl Looker {
         let pod = &*entry.pod;
         let Effect::Stop { orders, else_end } = &action.effect else {
             let message = match &action.effect {
-                Effect::OpenGate => format!("the API server refused to have the gate opened: {words}"),
+                Effect::OpenGate => {
+                    // The webhook must add none here: nobody could open it.
+                    let (namespace, now) = (&pod.metadata.namespace, (self.settings.now)());
+                    self.settings.facts.send_if_modified(|facts| facts.gate_was_refused(namespace, now));
+                    format!("the API server refused to have the gate opened: {words}")
+                }
                 _ => format!("the API server refused to have the pod ended: {words}"),
             };
             self.say_once(entry, Reason::StopRefused, &message, &message).await;
@@ -240,6 +243,7 @@ impl Looker {
         );
         match action.effect {
             Effect::OpenGate => {
+                self.settings.facts.send_if_modified(|facts| facts.gate_was_opened(&pod.metadata.namespace));
                 if let Some(start) = pod.status.start_time {
                     self.metrics.gate_waited(until(start, (self.settings.now)()));
                 }

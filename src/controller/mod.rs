@@ -23,6 +23,7 @@ use tracing::{error, info};
 use self::look::{Looker, Next};
 use crate::effects::{self, Effects};
 use crate::metrics::controller::Metrics;
+use crate::pod::facts::Facts;
 use crate::watch::{self as watches, Eyes, Key, Look, Store, delays};
 
 /// After a look that came to nothing, the pod is looked at again so much later, and so on, doubling.
@@ -44,6 +45,8 @@ pub struct Settings {
     pub tekton_nop_images: Vec<String>,
     /// How many pods are looked at side by side; at least one.
     pub concurrency: usize,
+    /// What it tells the webhook.
+    pub facts: watch::Sender<Facts>,
     /// The clock.
     pub now: fn() -> Timestamp,
 }

@@ -30,6 +30,9 @@ pub const READY: &str = "kickstand.dev/ready";
 /// Annotation of the pod, ours: what each stopped container ran, and when it was stopped (JSON: [`Stopped`] by name).
 pub const ORIGINAL_IMAGES: &str = "kickstand.dev/original-images";
 
+/// Annotation of the controller's Lease, ours: what its leader tells the webhook (JSON: [`Facts`](super::facts::Facts)).
+pub const FACTS: &str = "kickstand.dev/facts";
+
 /// The gate's volume: a downward-API projection of the annotation [`READY`].
 pub const GATE_VOLUME: &str = "kickstand-gate";
 /// Where the gate's volume is mounted in the first step.

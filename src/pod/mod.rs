@@ -5,12 +5,14 @@
 //! tekton     is it a TaskRun's pod; its steps  sidecars   who is awaited and stopped, in which role, and how it ends
 //! entrypoint the first step's arguments        verdict    what the TaskRun says of this pod
 //! gate       the gate in a pod's spec          mutate     Pod -> patch, or why there is none     (webhook)
+//! facts      what the leader tells the webhook
 //! nop        what the nop image covers         decide     Pod + verdict + time -> actions        (controller)
 //!                                              patch      action -> guarded JSON Patch           (controller)
 //! ```
 pub mod contract;
 pub mod decide;
 pub mod entrypoint;
+pub mod facts;
 pub mod gate;
 pub mod model;
 pub mod mutate;

@@ -17,11 +17,16 @@ use super::tekton::{self, NotOurs};
 
 /// What the webhook knows beside the pod.
 #[derive(Clone, Copy, Debug)]
+/// Init containers included. No node runs a pod of so many; one that is made to keep us busy is not worth the time.
+pub const MOST_CONTAINERS: usize = 256;
+
 pub struct Options {
     /// A controller was seen alive: somebody will open the gate.
     pub controller_alive: bool,
 }
 
+    /// It could not open gates in the pod's namespace lately.
+    pub gates_refused: bool,
 /// What becomes of a pod, and what is to be said about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mutation {
@@ -72,6 +77,14 @@ pub enum Ungated {
     NoController,
     /// The pod has a volume or mount of the gate's name that is not the gate.
     #[error("its {0} is in the gate's way")]
+    /// A gate would most likely stay shut.
+    #[error(
+        "the API server refused to have gates opened in this namespace (by its permissions or a policy; see the Events KickstandStopRefused there)"
+    )]
+    GatesRefused,
+    /// More than any pod of Tekton's.
+    #[error("it has {0} containers, and pods of more than {MOST_CONTAINERS} are left as they are")]
+    TooManyContainers(usize),
     InTheWay(&'static str),
     /// The first step's arguments.
     #[error("{0}")]
@@ -97,6 +110,8 @@ impl Ungated {
             Self::NoController => "no_controller",
             Self::InTheWay(_) => "in_the_way",
             Self::Entrypoint(_) => "unknown_entrypoint",
+            Self::GatesRefused => "gates_refused",
+            Self::TooManyContainers(_) => "too_many_containers",
         }
     }
 }
@@ -144,6 +159,10 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     let waits_for: Vec<String> = sidecars::awaited(pod, settings).map(|sidecar| sidecar.name().to_owned()).collect();
     if waits_for.is_empty() {
         return Err(Ungated::NobodyToAwait);
+    let containers = pod.spec.containers.len() + pod.spec.init_containers.len();
+    if containers > MOST_CONTAINERS {
+        return Err(Ungated::TooManyContainers(containers));
+    }
     }
     let step_at = tekton::first_step(pod).ok_or(Ungated::NoFirstStep)?;
     let step = &pod.spec.containers[step_at];
@@ -155,6 +174,9 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     let volume = pod.spec.volumes.iter().find(|volume| volume.name == GATE_VOLUME);
     if volume.is_some_and(|volume| !gate::is_ours(volume)) {
         return Err(Ungated::InTheWay("volume kickstand-gate"));
+    if options.gates_refused && change.is_some() {
+        return Err(Ungated::GatesRefused);
+    }
     }
     if step.volume_mounts.iter().any(gate::is_in_the_way) {
         return Err(Ungated::InTheWay("mount at /kickstand"));

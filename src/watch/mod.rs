@@ -35,7 +35,7 @@ pub(crate) use self::slim::Seen;
 use self::slim::Slim;
 pub use self::store::Key;
 pub(crate) use self::store::{Entry, Known, Scope, Store, lock};
-pub(crate) use self::task_runs::{Live, discover, read};
+pub(crate) use self::task_runs::{Live, READ_TIMEOUT, discover, read};
 use crate::metrics::controller::{Metrics, Watched};
 use crate::pod::contract::INJECT;
 use crate::pod::model::Pod;

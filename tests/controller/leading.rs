@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use kickstand::leader::{Candidate, Settings};
+use kickstand::pod::facts::Facts;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -70,13 +71,16 @@ fn candidate(api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>
 }
 
 fn candidate_that(sees: watch::Receiver<bool>, api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>) {
-    let settings = Settings {
+    Candidate::new(api.client(), settings(identity), sees, watch::channel(Facts::default()).0)
+}
+
+fn settings(identity: &str) -> Settings {
+    Settings {
         namespace: "kickstand".to_owned(),
         name: "kickstand-controller".to_owned(),
         identity: identity.to_owned(),
         now: support::now,
-    };
-    Candidate::new(api.client(), settings, sees)
+    }
 }
 
 fn holder(api: &FakeApi) -> String {
@@ -192,6 +196,39 @@ async fn one_namespace_that_may_not_be_watched_any_more_blinds_nobody_for_the_ot
     rig.settle(120).await;
     assert!(*rig.sees.borrow());
     rig.stop().await;
+}
+
+fn told(api: &FakeApi) -> Option<String> {
+    let lease = api.get("leases", "kickstand-controller")?;
+    lease["metadata"]["annotations"]["kickstand.dev/facts"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_leader_knows_stands_on_the_lease_and_its_successor_goes_on_from_there() {
+    let api = FakeApi::new();
+    let (_seeing, sees) = watch::channel(true);
+    let start = |identity: &str, end: &CancellationToken| {
+        let (facts, _) = watch::channel(Facts::default());
+        let (candidate, leads) = Candidate::new(api.client(), settings(identity), sees.clone(), facts.clone());
+        (facts, leads, tokio::spawn(candidate.run(end.clone())))
+    };
+    let (going, end) = (CancellationToken::new(), CancellationToken::new());
+    let (facts, leads, one) = start("one", &going);
+    api.until("one leads", |_| *leads.borrow()).await;
+    assert_eq!(told(&api), None);
+    facts.send_if_modified(|facts| facts.gate_was_refused("locked", support::now()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(told(&api).unwrap().starts_with(r#"{"gatesRefused":{"locked":""#), "within seconds");
+    going.cancel();
+    one.await.unwrap();
+
+    let (facts, leads, two) = start("two", &end);
+    api.until("two leads", |_| *leads.borrow()).await;
+    assert!(facts.borrow().refuses_gates("locked") && told(&api).is_some());
+    tokio::time::sleep(Duration::from_secs(3700)).await;
+    assert_eq!(told(&api), None, "forgotten after an hour");
+    end.cancel();
+    two.await.unwrap();
 }
 
 fn abandoned() -> FakeApi {

@@ -8,8 +8,9 @@ use super::*;
 mod properties;
 mod snapshots;
 
-pub(super) const LIVE: Options = Options { controller_alive: true };
-pub(super) const DEAD: Options = Options { controller_alive: false };
+pub(super) const LIVE: Options = Options { controller_alive: true, gates_refused: false };
+pub(super) const DEAD: Options = Options { controller_alive: false, ..LIVE };
+const REFUSED: Options = Options { gates_refused: true, ..LIVE };
 
 /// A TaskRun's pod as Tekton makes it today: one step that waits for Tekton's own file, and these beside it.
 fn pod_with(others: &[Value]) -> Value {
@@ -504,6 +505,30 @@ fn an_opt_out_that_appears_later_leaves_the_gate_to_the_controller() {
     assert!(is_gated(&once));
 }
 
+#[test]
+fn where_gates_could_not_be_opened_lately_none_is_added_and_the_user_is_told() {
+    let raw = pod_with(&[sidecar("sidecar-web")]);
+    let mutation = mutated(&raw, REFUSED);
+    assert_eq!((mutation.patch, mutation.decision), (Patch(vec![]), Decision::Ungated(Ungated::GatesRefused)));
+    insta::assert_snapshot!(mutation.warnings.join("\n"), @"kickstand: the first step does not wait for its sidecars: the API server refused to have gates opened in this namespace (by its permissions or a policy; see the Events KickstandStopRefused there)");
+    assert_eq!(mutated(&gated(&raw), REFUSED).patch, Patch(vec![]), "one of an earlier call stays");
+    assert_eq!(mutated(&pod_with(&[]), REFUSED), untouched(Ungated::NobodyToAwait));
+}
+
+#[test]
+fn a_pod_of_too_many_containers_is_left_as_it_is_and_the_user_is_told() {
+    let others = |count: usize| (0..count).map(|at| sidecar(&format!("sidecar-{at}"))).collect::<Vec<_>>();
+    let mut raw = pod_with(&others(MOST_CONTAINERS - 1));
+    assert!(is_gated(&gated(&raw)));
+    raw["spec"]["initContainers"] = json!([{ "name": "one-more" }]);
+    let mutation = mutated(&raw, LIVE);
+    assert_eq!(
+        (mutation.patch, mutation.decision),
+        (Patch(vec![]), Decision::Ungated(Ungated::TooManyContainers(257)))
+    );
+    insta::assert_snapshot!(mutation.warnings.join("\n"), @"kickstand: the first step does not wait for its sidecars: it has 257 containers, and pods of more than 256 are left as they are");
+}
+
 // What is counted
 
 #[test]
@@ -515,6 +540,8 @@ fn every_reason_has_its_own_label_and_only_what_somebody_should_hear_is_said() {
         (Ungated::NobodyToAwait, true),
         (Ungated::NoFirstStep, false),
         (Ungated::NoController, false),
+        (Ungated::GatesRefused, false),
+        (Ungated::TooManyContainers(257), false),
         (Ungated::InTheWay("volume"), false),
         (Ungated::Entrypoint(entrypoint::Unknown::NoValue), false),
     ];
