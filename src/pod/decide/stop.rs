@@ -85,7 +85,7 @@ impl<'a> Scene<'a> {
         let mut left = Vec::new();
         for sidecar in self.stoppable() {
             let is_helper = sidecar.role() == Role::Helper;
-            if self.is_stopped(&sidecar) {
+            if self.is_stopped(&sidecar) && (judged || !self.was_undone(&sidecar)) {
                 helper_runs |= is_helper && sidecar.is_running();
             } else if is_alive(self.pod, &sidecar) {
                 helper_runs |= is_helper;
@@ -195,14 +195,26 @@ impl<'a> Scene<'a> {
 
     /// Somebody has stopped it already.
     fn is_stopped(&self, sidecar: &Sidecar<'_>) -> bool {
+        self.runs_a_nop(sidecar)
+            // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
+            // were not told. To stop it again would be to fight over it.
+            || self.stopped.contains_key(sidecar.name())
+    }
+
+    /// Its image is one that somebody stops sidecars by.
+    fn runs_a_nop(&self, sidecar: &Sidecar<'_>) -> bool {
         let image = sidecar.container.image.as_str();
         let tekton_nops = self.context.tekton_nop_images.iter().filter(|start| !start.is_empty());
         image == self.context.nop_image
             || image == ENDED_IMAGE
             || tekton_nops.into_iter().any(|start| image.starts_with(start.as_str()))
-            // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
-            // were not told. To stop it again would be to fight over it.
-            || self.stopped.contains_key(sidecar.name())
+    }
+
+    /// It was stopped a while ago, and runs what it ran before, or something else: somebody put that there. After a verdict
+    /// its pod is ended for that; before, nothing else would come of it.
+    fn was_undone(&mut self, sidecar: &Sidecar<'_>) -> bool {
+        let at = self.stopped.get(sidecar.name()).map(|stopped| stopped.at);
+        !self.runs_a_nop(sidecar) && at.is_some_and(|at| self.is_due(at, PATIENCE))
     }
 
     /// It may run on for a while, to end by itself.

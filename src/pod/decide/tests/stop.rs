@@ -328,6 +328,23 @@ fn without_a_verdict_keep_logs_and_a_failed_step_do_not_spoil_the_phase() {
 }
 
 #[test]
+fn without_a_verdict_a_stop_that_somebody_undid_is_tried_again_two_minutes_later() {
+    let undone = |at: i64| {
+        done_with([c("helper").ready()]).native(c("sidecar-web").ready()).stopped(
+            "helper",
+            "registry.example/helper:1",
+            at,
+        )
+    };
+    assert_eq!(withheld(71).on(undone(70)), "nothing; again at 190");
+    assert_eq!(withheld(190).on(undone(70)), "stop helper by nop");
+    assert_eq!(seen_at(190).on(undone(70)), "nothing", "as long as Tekton has not seen the end of the steps");
+    assert_eq!(withheld(200).on(undone(190)), "nothing; again at 310");
+    let stopped = done_with([c("helper").image(NOP).ready()]).native(c("sidecar-web").ready());
+    assert_eq!(withheld(900).on(stopped.stopped("helper", "h:1", 70)), "nothing", "one that was not undone");
+}
+
+#[test]
 fn without_a_verdict_helpers_end_first_too() {
     let deadlock = done_with([c("istio-proxy").ready(), c("helper").ready()]).native(c("sidecar-web").ready());
     assert_eq!(withheld(70).on(deadlock), "stop helper by nop");
