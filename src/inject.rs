@@ -21,7 +21,7 @@ use crate::pod::mutate::{Decision, Mutation, Options, mutate};
 /// Show what the webhook makes of a Pod, without a cluster
 ///
 /// Reads Pods (YAML or JSON, one or many, also a List of them) and writes them as the webhook would have them created.
-/// Warnings, and the reason where a Pod is not gated, go to standard error.
+/// Warnings, and the reason where a Pod is left as it is, go to standard error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InjectArgs {
@@ -320,11 +320,13 @@ fn note(place: &Place, raw: &Value, mutation: &Mutation, notes: &mut String) {
     for warning in &mutation.warnings {
         let _ = writeln!(notes, "Warning: {place}: Pod {name}: {warning}");
     }
-    if let Decision::Ungated(why) = &mutation.decision
-        && why.is_silent()
-    {
-        let _ = writeln!(notes, "{place}: Pod {name} is not gated: {why}");
-    }
+    let _ = match &mutation.decision {
+        Decision::Ungated(why) if why.is_silent() => writeln!(notes, "{place}: Pod {name} is not gated: {why}"),
+        Decision::Gated(waits_for) if Pod::from_raw(raw).is_ok_and(|pod| gate::is_gated(&pod)) => {
+            writeln!(notes, "{place}: Pod {name} is gated already, waits for {}", waits_for.join(", "))
+        }
+        Decision::Gated(_) | Decision::Ungated(_) => Ok(()),
+    };
 }
 
 fn rendered(place: &Place, mut raw: Value, mutation: &Mutation, output: Output) -> Result<String, Error> {

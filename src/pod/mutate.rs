@@ -8,25 +8,27 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use super::contract::{GATE_FILE, GATE_VOLUME, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
+use super::contract::{
+    self, GATE, GATE_FILE, GATE_VOLUME, INJECT, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out,
+};
 use super::entrypoint::{self, Change};
 use super::gate;
 use super::model::{Pod, Status};
 use super::sidecars;
 use super::tekton::{self, NotOurs};
 
-/// What the webhook knows beside the pod.
-#[derive(Clone, Copy, Debug)]
 /// Init containers included. No node runs a pod of so many; one that is made to keep us busy is not worth the time.
 pub const MOST_CONTAINERS: usize = 256;
 
+/// What the webhook knows beside the pod.
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// A controller was seen alive: somebody will open the gate.
     pub controller_alive: bool,
-}
-
     /// It could not open gates in the pod's namespace lately.
     pub gates_refused: bool,
+}
+
 /// What becomes of a pod, and what is to be said about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mutation {
@@ -61,10 +63,10 @@ pub enum Ungated {
     #[error("not the pod of a TaskRun: {0}")]
     NotOurs(#[from] NotOurs),
     /// The pod's label `kickstand.dev/inject` is `"false"`.
-    #[error("opted out by its label")]
+    #[error("opted out by the pod's label {INJECT}: \"false\"")]
     OptedOut,
     /// The annotation `kickstand.dev/gate` is `"false"`.
-    #[error("annotated not to be gated")]
+    #[error("annotated {GATE}: \"false\"")]
     GateOff,
     /// No sidecar to wait for.
     #[error("no sidecar to wait for")]
@@ -75,8 +77,6 @@ pub enum Ungated {
     /// Nobody would open the gate.
     #[error("no live controller is known, which would open the gate")]
     NoController,
-    /// The pod has a volume or mount of the gate's name that is not the gate.
-    #[error("its {0} is in the gate's way")]
     /// A gate would most likely stay shut.
     #[error(
         "the API server refused to have gates opened in this namespace (by its permissions or a policy; see the Events KickstandStopRefused there)"
@@ -85,6 +85,8 @@ pub enum Ungated {
     /// More than any pod of Tekton's.
     #[error("it has {0} containers, and pods of more than {MOST_CONTAINERS} are left as they are")]
     TooManyContainers(usize),
+    /// The pod has a volume or mount of the gate's name that is not the gate.
+    #[error("its {0} is in the gate's way")]
     InTheWay(&'static str),
     /// The first step's arguments.
     #[error("{0}")]
@@ -108,10 +110,10 @@ impl Ungated {
             Self::NobodyToAwait => "no_sidecar",
             Self::NoFirstStep => "no_first_step",
             Self::NoController => "no_controller",
-            Self::InTheWay(_) => "in_the_way",
-            Self::Entrypoint(_) => "unknown_entrypoint",
             Self::GatesRefused => "gates_refused",
             Self::TooManyContainers(_) => "too_many_containers",
+            Self::InTheWay(_) => "in_the_way",
+            Self::Entrypoint(_) => "unknown_entrypoint",
         }
     }
 }
@@ -134,6 +136,7 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
     let (settings, malformed) = Settings::of(&pod);
     let mut edit = Edit { raw, operations: Vec::new() };
     let mut warnings: Vec<String> = malformed.iter().map(|malformed| format!("kickstand: {malformed}")).collect();
+    warnings.extend(contract::without_effect(&pod, &settings).iter().map(|mistake| format!("kickstand: {mistake}")));
 
     // Ours to set, and never at CREATE: a preset one would open the gate at once, or claim that a sidecar was stopped.
     for preset in [READY, ORIGINAL_IMAGES] {
@@ -156,13 +159,13 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     if !settings.gate {
         return Err(Ungated::GateOff);
     }
-    let waits_for: Vec<String> = sidecars::awaited(pod, settings).map(|sidecar| sidecar.name().to_owned()).collect();
-    if waits_for.is_empty() {
-        return Err(Ungated::NobodyToAwait);
     let containers = pod.spec.containers.len() + pod.spec.init_containers.len();
     if containers > MOST_CONTAINERS {
         return Err(Ungated::TooManyContainers(containers));
     }
+    let waits_for: Vec<String> = sidecars::awaited(pod, settings).map(|sidecar| sidecar.name().to_owned()).collect();
+    if waits_for.is_empty() {
+        return Err(Ungated::NobodyToAwait);
     }
     let step_at = tekton::first_step(pod).ok_or(Ungated::NoFirstStep)?;
     let step = &pod.spec.containers[step_at];
@@ -171,12 +174,12 @@ fn hold(pod: &Pod, settings: &Settings, options: Options, edit: &mut Edit) -> Re
     if !options.controller_alive && change.is_some() {
         return Err(Ungated::NoController);
     }
-    let volume = pod.spec.volumes.iter().find(|volume| volume.name == GATE_VOLUME);
-    if volume.is_some_and(|volume| !gate::is_ours(volume)) {
-        return Err(Ungated::InTheWay("volume kickstand-gate"));
     if options.gates_refused && change.is_some() {
         return Err(Ungated::GatesRefused);
     }
+    let volume = pod.spec.volumes.iter().find(|volume| volume.name == GATE_VOLUME);
+    if volume.is_some_and(|volume| !gate::is_ours(volume)) {
+        return Err(Ungated::InTheWay("volume kickstand-gate"));
     }
     if step.volume_mounts.iter().any(gate::is_in_the_way) {
         return Err(Ungated::InTheWay("mount at /kickstand"));
