@@ -129,8 +129,8 @@ impl Candidate {
             return error!(lease = self.settings.name, "this replica has no name: it cannot lead");
         }
         let mut seen = Watcher::default();
-        let mut sees = self.sees.clone();
-        while shutdown.run_until_cancelled(becomes(&mut sees, true)).await.is_some() {
+        let mut sight = self.sees.clone();
+        while shutdown.run_until_cancelled(becomes(&mut sight, true)).await.is_some() {
             // Not raced against the shutdown: a request that is dropped may have succeeded, and nobody would know.
             if let Some(renewed) = self.take(&mut seen).await {
                 info!(lease = self.settings.name, "this replica leads");
@@ -174,7 +174,7 @@ impl Candidate {
     /// Renews until it fails for too long, or another has the Lease, or it is time to go.
     async fn hold(&self, mut renewed: Instant, shutdown: &CancellationToken) {
         let mut next = renewed + RENEW_EVERY;
-        let mut sees = self.sees.clone();
+        let mut sight = self.sees.clone();
         let mut facts = self.facts.subscribe();
         loop {
             tokio::select! {
@@ -182,7 +182,7 @@ impl Candidate {
                     self.leading.send_replace(false);
                     return self.release().await;
                 }
-                () = becomes(&mut sees, false) => {
+                () = becomes(&mut sight, false) => {
                     warn!(lease = self.settings.name, "the pods cannot be watched: this replica leads no more");
                     self.leading.send_replace(false);
                     return self.release().await;

@@ -15,7 +15,7 @@
 //!
 //! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock cluster
 //!
-//! pod               model contract · tekton entrypoint sidecars nop gate verdict facts · mutate · decide patch
+//! pod               model contract · tekton entrypoint sidecars nop gate verdict facts · mutate slips · decide patch
 //! ```
 pub mod admin;
 pub mod admission;

@@ -84,7 +84,7 @@ pub struct Settings {
     pub gate_timeout: GateTimeout,
     /// [`KEEP_LOGS`].
     pub keep_logs: bool,
-    ignore: BTreeSet<String>,
+    pub(super) ignore: BTreeSet<String>,
     finish: BTreeMap<String, SignedDuration>,
 }
 
@@ -170,12 +170,12 @@ impl Malformed {
 
 /// A value is a tenant's: it goes into messages, so it must neither flood nor break them. (A warning with a control
 /// character in it is dropped by the API server.)
-fn harmless(value: &str) -> String {
+pub(super) fn harmless(value: &str) -> String {
     value.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A container's name, and what it was before Tekton put `sidecar-` in front.
-fn names(container: &str) -> impl Iterator<Item = &str> {
+pub(super) fn names(container: &str) -> impl Iterator<Item = &str> {
     std::iter::once(container).chain(container.strip_prefix("sidecar-"))
 }
 
@@ -203,62 +203,6 @@ fn duration(text: &str) -> Result<SignedDuration, String> {
     }
     let time: SignedDuration = text.parse().map_err(|_| "is no duration such as 90s or 5m".to_owned())?;
     if time.is_negative() { Err("is negative".to_owned()) } else { Ok(time) }
-}
-
-/// The annotations of a pod that somebody reads: those that users set first.
-const ANNOTATIONS: [&str; 9] = [GATE, STOP, GATE_TIMEOUT, IGNORE, FINISH, KEEP_LOGS, INJECTED, READY, ORIGINAL_IMAGES];
-/// Of more annotations without effect, nobody reads either.
-const MOST_MISTAKES: usize = 4;
-
-/// A setting that has no effect on its pod, most likely for a slip of the pen. Said in the admission response alone: no
-/// decision hangs on it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WithoutEffect {
-    /// No annotation of ours.
-    #[error("annotation {PREFIX}{name} is not known{}", suggestion(*.nearest))]
-    Unknown {
-        /// What follows our prefix, shortened.
-        name: String,
-        /// What may have been meant.
-        nearest: Option<&'static str>,
-    },
-    /// [`INJECT`] as an annotation.
-    #[error("{INJECT} is read as a label of a pod or namespace, and does nothing as an annotation")]
-    Label,
-    /// A name in [`IGNORE`].
-    #[error("annotation {IGNORE}: so far no container of the pod is called \"{0}\"")]
-    Ignored(String),
-}
-
-const PREFIX: &str = "kickstand.dev/";
-
-fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map(|nearest| format!("; is {nearest} meant?")).unwrap_or_default()
-}
-
-/// What a pod's author set to no effect.
-#[must_use]
-pub fn without_effect(pod: &Pod, settings: &Settings) -> Vec<WithoutEffect> {
-    let unknown = pod.metadata.annotations.keys().filter_map(|key| {
-        let name = key.strip_prefix(PREFIX).filter(|_| !ANNOTATIONS.contains(&key.as_str()))?;
-        Some(if key == INJECT {
-            WithoutEffect::Label
-        } else {
-            WithoutEffect::Unknown { name: harmless(name), nearest: nearest(key) }
-        })
-    });
-    let containers = || pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    let is_there = |ignored: &str| containers().any(|container| names(&container.name).any(|name| name == ignored));
-    let ignored = settings.ignore.iter().filter(|ignored| !is_there(ignored));
-    unknown.chain(ignored.map(|name| WithoutEffect::Ignored(harmless(name)))).take(MOST_MISTAKES).collect()
-}
-
-/// The one that looks most like it, if any does.
-fn nearest(key: &str) -> Option<&'static str> {
-    // What is longer than any of ours by far looks like none.
-    let key = Some(key).filter(|key| key.len() < 64)?;
-    let distance = |known: &&str| strsim::damerau_levenshtein(key, known);
-    ANNOTATIONS.into_iter().min_by_key(distance).filter(|known| distance(known) <= 3)
 }
 
 /// One entry of [`ORIGINAL_IMAGES`].
@@ -363,31 +307,6 @@ mod tests {
     fn what_is_not_set_has_its_default(#[case] metadata: serde_json::Value) {
         let read = Settings::of(&Pod::from_raw(&json!({ "metadata": metadata })).unwrap());
         assert_eq!(read, (Settings::default(), vec![]));
-    }
-
-    #[rstest]
-    #[case::a_slip(json!({ "kickstand.dev/gate-timout": "5m" }), "annotation kickstand.dev/gate-timout is not known; is kickstand.dev/gate-timeout meant?")]
-    #[case::letters_swapped(json!({ "kickstand.dev/ingore": "web" }), "annotation kickstand.dev/ingore is not known; is kickstand.dev/ignore meant?")]
-    #[case::of_nothing_that_we_know(json!({ "kickstand.dev/strategy": "x" }), "annotation kickstand.dev/strategy is not known")]
-    #[case::a_label(json!({ "kickstand.dev/inject": "false" }), "kickstand.dev/inject is read as a label of a pod or namespace, and does nothing as an annotation")]
-    #[case::nobody_to_ignore(json!({ "kickstand.dev/ignore": "web,wbe,proxy,init" }), "annotation kickstand.dev/ignore: so far no container of the pod is called \"wbe\"")]
-    #[case::what_is_known(json!({ "kickstand.dev/ignore": "sidecar-web", "kickstand.dev/injected": "{}", "other.dev/gate": "" }), "")]
-    fn a_setting_without_effect_is_named(#[case] annotations: serde_json::Value, #[case] said: &str) {
-        let pod = Pod::from_raw(&json!({
-            "metadata": { "annotations": annotations },
-            "spec": { "containers": [{ "name": "sidecar-web" }, { "name": "proxy" }], "initContainers": [{ "name": "init" }] },
-        }))
-        .unwrap();
-        let said_of: Vec<String> =
-            without_effect(&pod, &Settings::of(&pod).0).iter().map(ToString::to_string).collect();
-        assert_eq!(said_of.join("\n"), said);
-    }
-
-    #[test]
-    fn not_every_one_of_a_hundred_mistakes_is_named() {
-        let annotations: BTreeMap<String, &str> = (0..100).map(|at| (format!("kickstand.dev/x{at}"), "")).collect();
-        let pod = Pod::from_raw(&json!({ "metadata": { "annotations": annotations } })).unwrap();
-        assert_eq!(without_effect(&pod, &Settings::default()).len(), MOST_MISTAKES);
     }
 
     #[test]

@@ -8,13 +8,12 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use super::contract::{
-    self, GATE, GATE_FILE, GATE_VOLUME, INJECT, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out,
-};
+use super::contract::{GATE, GATE_FILE, GATE_VOLUME, INJECT, INJECTED, ORIGINAL_IMAGES, READY, Settings, opted_out};
 use super::entrypoint::{self, Change};
 use super::gate;
 use super::model::{Pod, Status};
 use super::sidecars;
+use super::slips;
 use super::tekton::{self, NotOurs};
 
 /// Init containers included. No node runs a pod of so many; one that is made to keep us busy is not worth the time.
@@ -136,7 +135,7 @@ pub fn mutate(raw: &Value, options: Options) -> Result<Mutation, serde_json::Err
     let (settings, malformed) = Settings::of(&pod);
     let mut edit = Edit { raw, operations: Vec::new() };
     let mut warnings: Vec<String> = malformed.iter().map(|malformed| format!("kickstand: {malformed}")).collect();
-    warnings.extend(contract::without_effect(&pod, &settings).iter().map(|mistake| format!("kickstand: {mistake}")));
+    warnings.extend(slips::of(&pod, &settings).iter().map(|slip| format!("kickstand: {slip}")));
 
     // Ours to set, and never at CREATE: a preset one would open the gate at once, or claim that a sidecar was stopped.
     for preset in [READY, ORIGINAL_IMAGES] {
