@@ -19,7 +19,7 @@ use futures::StreamExt;
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, error, info, warn};
 
@@ -74,8 +74,8 @@ struct Webhook {
     settings: Settings,
     metrics: AdmissionMetrics,
     controller: Liveness,
-    slots: Semaphore,
-    buffer: Semaphore,
+    slots: Arc<Semaphore>,
+    buffer: Arc<Semaphore>,
     refusals: Throttle,
     reviews: Throttle,
 }
@@ -83,8 +83,8 @@ struct Webhook {
 /// The webhook's endpoint.
 pub fn router(settings: Settings, metrics: AdmissionMetrics, controller: Liveness) -> Router {
     let webhook = Webhook {
-        slots: Semaphore::new(settings.max_concurrent),
-        buffer: Semaphore::new(settings.max_buffered_bytes),
+        slots: Arc::new(Semaphore::new(settings.max_concurrent)),
+        buffer: Arc::new(Semaphore::new(settings.max_buffered_bytes)),
         refusals: Throttle::new(REFUSALS_A_SECOND),
         reviews: Throttle::new(REVIEWS_A_SECOND),
         settings,
@@ -107,7 +107,7 @@ pub fn router(settings: Settings, metrics: AdmissionMetrics, controller: Livenes
 async fn review(State(webhook): State<Arc<Webhook>>, request: HttpRequest) -> HttpResponse {
     let began = Instant::now();
     let _in_flight = Raised::new(&webhook.metrics.in_flight);
-    match timeout(webhook.settings.deadline, webhook.answer(request)).await {
+    match timeout(webhook.settings.deadline, Arc::clone(&webhook).answer(request)).await {
         Ok(Ok((decision, answer))) => {
             webhook.metrics.reviewed(decision, began.elapsed());
             Json(answer).into_response()
@@ -148,35 +148,53 @@ impl Refused {
 }
 
 impl Webhook {
-    async fn answer(&self, request: HttpRequest) -> Result<(Decision, Answer), Refused> {
-        let Ok(_slot) = self.slots.try_acquire() else {
+    async fn answer(self: Arc<Self>, request: HttpRequest) -> Result<(Decision, Answer), Refused> {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             let max = self.settings.max_concurrent;
             return Err(Refused::new(Refusal::Overloaded, format!("{max} reviews are in work already")));
         };
         if !is_json(request.headers()) {
             return Err(Refused::new(Refusal::ContentType, "AdmissionReviews are taken as application/json"));
         }
-        let request = Request::read(&self.body(request).await?)?;
+        let (body, buffered) = self.body(request).await?;
+        // A large pod takes a while, in which its thread serves nobody else: not one of those that read and write. It goes
+        // on after the deadline, so what it takes up goes with it.
+        let this = Arc::clone(&self);
+        let decided = tokio::task::spawn_blocking(move || {
+            let _taken = (slot, buffered);
+            this.decide(&body)
+        });
+        let (request, outcome) =
+            decided.await.map_err(|_| Refused::new(Refusal::Overloaded, "the review was broken off"))??;
+        self.tell(&request, &outcome);
+        Ok((outcome.decision, outcome.answer(request.uid)))
+    }
+
+    fn decide(&self, body: &[u8]) -> Result<(Request, Outcome), Refused> {
+        let mut request = Request::read(body)?;
         let options = Options {
             controller_alive: self.controller.alive(),
+            gates_refused: self.controller.refuses_gates(request.namespace.as_deref().unwrap_or_default()),
             native: Err(Off::Unknown),
             skip_tekton_wait: true,
             known: Known::builtin(),
         };
         let outcome = Outcome::of(&request, |object| mutate::mutate(object, &options));
-        self.tell(&request, &outcome);
-        Ok((outcome.decision, outcome.answer(request.uid)))
+        // Only its name is still wanted, and to let go of the rest takes its time, too.
+        request.name = Some(request.object_name().to_owned());
+        request.object = Value::Null;
+        Ok((request, outcome))
     }
 
     /// Reads a body, as far as it and all others in work may go.
-    async fn body(&self, request: HttpRequest) -> Result<Vec<u8>, Refused> {
+    async fn body(&self, request: HttpRequest) -> Result<(Vec<u8>, OwnedSemaphorePermit), Refused> {
         let max = self.settings.max_body_bytes;
         let too_large = || Refused::new(Refusal::TooLarge, format!("more than {max} bytes are not taken"));
         let overloaded = |_| Refused::new(Refusal::Overloaded, "too much is in work already");
         if announced_bytes(request.headers()).is_some_and(|announced| announced > max) {
             return Err(too_large());
         }
-        let mut permit = self.buffer.try_acquire_many(0).map_err(overloaded)?;
+        let mut permit = Arc::clone(&self.buffer).try_acquire_many_owned(0).map_err(overloaded)?;
         let mut bytes = Vec::new();
         let mut chunks = request.into_body().into_data_stream();
         while let Some(chunk) = chunks.next().await {
@@ -186,10 +204,10 @@ impl Webhook {
                 return Err(too_large());
             }
             let more = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-            permit.merge(self.buffer.try_acquire_many(more).map_err(overloaded)?);
+            permit.merge(Arc::clone(&self.buffer).try_acquire_many_owned(more).map_err(overloaded)?);
             bytes.extend_from_slice(&chunk);
         }
-        Ok(bytes)
+        Ok((bytes, permit))
     }
 
     fn refuse(&self, refused: &Refused) -> HttpResponse {

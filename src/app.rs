@@ -11,6 +11,7 @@ use futures::stream::BoxStream;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -18,11 +19,13 @@ use tracing::info;
 use crate::config::{ControllerArgs, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
+use crate::pod::facts::Facts;
 use crate::pod::known::Known;
 use crate::readiness::Readiness;
 use crate::shutdown::{self, Shutdown, Signal};
 use crate::{
-    admin, admission, certificates, clock, controller, effects, leader, liveness, metrics, release, server, tls, watch,
+    admin, admission, certificates, clock, cluster, controller, effects, leader, liveness, metrics, release, server,
+    tls, watch,
 };
 
 /// Pods looked at side by side: each look is at most a read and two writes.
@@ -91,19 +94,13 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         identity: args.identity.clone(),
         now: clock::now,
     };
-    let (candidate, leads) = leader::Candidate::new(client.clone(), settings);
-    // Whoever sees nothing must not lead: the webhook takes the Lease for a promise that gates are opened. And it is given
-    // up last: until then nobody else acts.
-    let (over, sees) = (CancellationToken::new(), CancellationToken::new());
-    let election = {
-        let (over, sees) = (over.clone(), sees.clone());
-        async move {
-            if over.run_until_cancelled(sees.cancelled()).await.is_some() {
-                candidate.run(over).await;
-            }
-        }
-    };
-    process.last("the leader election", election, over);
+    // Whoever sees nothing must not lead: the webhook takes the Lease for a promise that gates are opened.
+    let (sees, seeing) = channel::channel(false);
+    let (facts, _) = channel::channel(Facts::default());
+    let (candidate, leads) = leader::Candidate::new(client.clone(), settings, seeing, facts.clone());
+    // Given up last: until then nobody else acts.
+    let over = CancellationToken::new();
+    process.last("the leader election", candidate.run(over.clone()), over);
 
     if args.manage_certificates {
         let settings = certificates::Settings {
@@ -124,23 +121,14 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         tekton_nop_images: args.tekton_nop_images,
         known: Known::builtin().clone(),
         concurrency: CONCURRENCY,
+        facts,
         now: clock::now,
     };
     let synced = process.readiness.token("a first look at pods, TaskRuns and namespaces");
     let draining = process.shutdown.draining.clone();
     process.fallible(
         "the controller",
-        controller::run(
-            client,
-            settings,
-            metrics,
-            leads,
-            move || {
-                drop(synced);
-                sees.cancel();
-            },
-            draining,
-        ),
+        controller::run(client, settings, metrics, leads, sees, move || drop(synced), draining),
     );
     // Nobody calls the controller: it leaves as soon as what it had begun is done.
     let settings = shutdown::Settings { grace: Duration::ZERO, ..shutdown::Settings::default() };
@@ -162,11 +150,8 @@ pub async fn release(args: ReleaseArgs) -> anyhow::Result<()> {
 }
 
 async fn client() -> anyhow::Result<Client> {
-    let mut config =
-        kube::Config::infer().await.context("no cluster to talk to: neither a kubeconfig nor a pod's own")?;
-    // Ours to do: the client's own would hide for how long the API server has been asking for patience.
-    config.default_retry = false;
-    Client::try_from(config).context("cannot make a client for the cluster")
+    let config = kube::Config::infer().await.context("no cluster to talk to: neither a kubeconfig nor a pod's own")?;
+    cluster::client(config).context("cannot make a client for the cluster")
 }
 
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -107,7 +107,7 @@ pub struct ControllerArgs {
     #[arg(long, default_value = "kickstand-controller", value_name = "NAME")]
     pub lease_name: String,
     /// The image that a stopped sidecar runs
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = image)]
     pub nop_image: String,
     /// How the names of Tekton's own nop images start: what runs one has been stopped by Tekton
     #[arg(long, value_delimiter = ',', value_name = "PREFIX,…")]
@@ -176,6 +176,43 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(read).map_err(|_| "a duration cannot be negative".to_owned())
 }
 
+/// An image's name, as a runtime would take it: `[host[:port]/]path[:tag][@digest]`. One that is refused only when the
+/// first sidecar is to be stopped is found out too late.
+fn image(text: &str) -> Result<String, String> {
+    let no_image = |why: &str| Err(format!("not the name of an image such as registry.example/kickstand-nop:1: {why}"));
+    let is_any_of = |text: &str, also: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+    };
+    let (name, digest) = text.split_once('@').map_or((text, None), |(name, digest)| (name, Some(digest)));
+    // A colon before the last slash is a port's.
+    let path_at = name.rfind('/').unwrap_or_default();
+    let (path, tag) = match name[path_at..].rfind(':') {
+        Some(at) => (&name[..path_at + at], Some(&name[path_at + at + 1..])),
+        None => (name, None),
+    };
+    let (host, path) = match path.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (Some(host), path),
+        _ => (None, path),
+    };
+    if host.is_some_and(|host| !is_any_of(host, ".-:[]")) {
+        return no_image("its host has a character that hosts have not");
+    }
+    if !path.split('/').all(|part| is_any_of(part, "._-") && !part.contains(|c: char| c.is_ascii_uppercase())) {
+        return no_image("its path has an empty part, or one of other characters than a-z, 0-9, '.', '_' and '-'");
+    }
+    if tag.is_some_and(|tag| !is_any_of(tag, "._-") || tag.len() > 128) {
+        return no_image("its tag is empty, too long, or of other characters than letters, digits, '.', '_' and '-'");
+    }
+    if digest.is_some_and(|digest| {
+        digest
+            .split_once(':')
+            .is_none_or(|(kind, hex)| !is_any_of(kind, "+.-_") || hex.len() < 32 || !is_any_of(hex, ""))
+    }) {
+        return no_image("its digest is not like sha256:0123…");
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +229,32 @@ mod tests {
     #[case("5", Err("not a duration: write it as 500ms, 5s or 2m".to_owned()))]
     fn a_duration_is_read_or_explained(#[case] text: &str, #[case] expected: Result<Duration, String>) {
         assert_eq!(duration(text), expected);
+    }
+
+    #[rstest::rstest]
+    #[case("kickstand-nop")]
+    #[case("localhost/kickstand-nop:dev")]
+    #[case("localhost:5000/a/kickstand__nop:0.1.0-rc.1")]
+    #[case(
+        "registry.example:443/kickstand-nop@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+    )]
+    #[case("[::1]:5000/nop:Tag_1@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")]
+    fn the_name_of_an_image_is_taken(#[case] text: &str) {
+        assert_eq!(image(text), Ok(text.to_owned()));
+    }
+
+    #[rstest::rstest]
+    #[case::blank("bad image", "path")]
+    #[case::empty("", "path")]
+    #[case::upper_case("registry.example/Nop", "path")]
+    #[case::empty_part("registry.example//nop", "path")]
+    #[case::scheme("https://registry.example/nop", "path")]
+    #[case::no_tag("registry.example/nop:", "tag")]
+    #[case::no_digest("registry.example/nop@sha256", "digest")]
+    #[case::short_digest("registry.example/nop@sha256:0123", "digest")]
+    #[case::a_line_break("nop:1\n", "tag")]
+    #[case::host("regis_try.example:5000/nop", "host")]
+    fn what_no_runtime_could_pull_is_refused_with_its_reason(#[case] text: &str, #[case] part: &str) {
+        assert!(image(text).unwrap_err().contains(&format!("its {part}")), "{:?}", image(text));
     }
 }

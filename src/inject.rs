@@ -14,6 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::pod::gate;
 use crate::pod::known::Known;
 use crate::pod::model::Pod;
 use crate::pod::mutate::{Decision, Mutation, Options, mutate};
@@ -22,7 +23,7 @@ use crate::pod::native::Off;
 /// Show what the webhook makes of a Pod, without a cluster
 ///
 /// Reads Pods (YAML or JSON, one or many, also a List of them) and writes them as the webhook would have them created.
-/// Warnings, and the reason where a Pod is not gated, go to standard error.
+/// Warnings, and the reason where a Pod is left as it is, go to standard error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InjectArgs {
@@ -175,6 +176,7 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
     }
     let options = Options {
         controller_alive: !args.no_controller,
+        gates_refused: false,
         native: Err(Off::Unknown),
         skip_tekton_wait: true,
         known: Known::builtin(),
@@ -326,11 +328,13 @@ fn note(place: &Place, raw: &Value, mutation: &Mutation, notes: &mut String) {
     for warning in &mutation.warnings {
         let _ = writeln!(notes, "Warning: {place}: Pod {name}: {warning}");
     }
-    if let Decision::Ungated(why) = &mutation.decision
-        && why.is_silent()
-    {
-        let _ = writeln!(notes, "{place}: Pod {name} is not gated: {why}");
-    }
+    let _ = match &mutation.decision {
+        Decision::Ungated(why) if why.is_silent() => writeln!(notes, "{place}: Pod {name} is not gated: {why}"),
+        Decision::Gated(waits_for) if Pod::from_raw(raw).is_ok_and(|pod| gate::is_gated(&pod)) => {
+            writeln!(notes, "{place}: Pod {name} is gated already, waits for {}", waits_for.join(", "))
+        }
+        Decision::Gated(_) | Decision::Ungated(_) => Ok(()),
+    };
 }
 
 fn rendered(place: &Place, mut raw: Value, mutation: &Mutation, output: Output) -> Result<String, Error> {

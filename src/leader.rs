@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::effects::REPORTER;
+use crate::pod::contract::FACTS;
+use crate::pod::facts::Facts;
 use crate::watch::delays;
 
 /// How long a holder's promise lasts.
@@ -29,6 +31,8 @@ pub const DURATION: Duration = Duration::from_secs(15);
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// How long after the last renewal a holder that cannot renew gives up.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// How soon after a renewal comes the next, if there is news to be told.
+const NEWS_AFTER: Duration = Duration::from_secs(1);
 /// How often a standby looks, and a holder in trouble tries.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long one request may take.
@@ -52,6 +56,8 @@ pub struct Candidate {
     leases: Api<Lease>,
     settings: Settings,
     leading: watch::Sender<bool>,
+    sees: watch::Receiver<bool>,
+    facts: watch::Sender<Facts>,
 }
 
 /// Why a request about the Lease did not do what was asked.
@@ -100,12 +106,19 @@ impl Watcher {
 }
 
 impl Candidate {
-    /// A candidate, and whether it leads.
+    /// A candidate, and whether it leads. Whoever does not see (`sees`) does not lead, and lets another: the webhook takes
+    /// the Lease for a promise that gates are opened. While it leads, what it knows (`facts`) stands on the Lease; when it
+    /// begins to, it knows what its predecessor has left there.
     #[must_use]
-    pub fn new(client: Client, settings: Settings) -> (Self, watch::Receiver<bool>) {
+    pub fn new(
+        client: Client,
+        settings: Settings,
+        sees: watch::Receiver<bool>,
+        facts: watch::Sender<Facts>,
+    ) -> (Self, watch::Receiver<bool>) {
         let (leading, led) = watch::channel(false);
         let leases = Api::namespaced(client, &settings.namespace);
-        (Self { leases, settings, leading }, led)
+        (Self { leases, settings, leading, sees, facts }, led)
     }
 
     /// Leads when it can, until `shutdown`; then gives the Lease up, so that another replica need not wait for it to run
@@ -116,7 +129,8 @@ impl Candidate {
             return error!(lease = self.settings.name, "this replica has no name: it cannot lead");
         }
         let mut seen = Watcher::default();
-        while !shutdown.is_cancelled() {
+        let mut sight = self.sees.clone();
+        while shutdown.run_until_cancelled(becomes(&mut sight, true)).await.is_some() {
             // Not raced against the shutdown: a request that is dropped may have succeeded, and nobody would know.
             if let Some(renewed) = self.take(&mut seen).await {
                 info!(lease = self.settings.name, "this replica leads");
@@ -145,6 +159,7 @@ impl Candidate {
         if seen.look(&spec, &self.settings.identity, Instant::now()) == Move::Wait {
             return None;
         }
+        self.facts.send_replace(Facts::read(noted(&lease)));
         let sent = Instant::now();
         match self.write(&lease, &self.settings.identity).await {
             Ok(_) => Some(sent),
@@ -159,11 +174,23 @@ impl Candidate {
     /// Renews until it fails for too long, or another has the Lease, or it is time to go.
     async fn hold(&self, mut renewed: Instant, shutdown: &CancellationToken) {
         let mut next = renewed + RENEW_EVERY;
+        let mut sight = self.sees.clone();
+        let mut facts = self.facts.subscribe();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => {
                     self.leading.send_replace(false);
                     return self.release().await;
+                }
+                () = becomes(&mut sight, false) => {
+                    warn!(lease = self.settings.name, "the pods cannot be watched: this replica leads no more");
+                    self.leading.send_replace(false);
+                    return self.release().await;
+                }
+                // This holds a sender itself: never an error.
+                Ok(()) = facts.changed() => {
+                    next = next.min(renewed + NEWS_AFTER);
+                    continue;
                 }
                 () = sleep_until(next) => {}
             }
@@ -241,10 +268,18 @@ impl Candidate {
     /// Writes `holder` into the very version that was read; whatever else the Lease holds stays.
     async fn write(&self, lease: &Lease, holder: &str) -> Result<Lease, Setback> {
         let spec = lease.spec.clone().unwrap_or_default();
-        let now = MicroTime((self.settings.now)());
+        let now = (self.settings.now)();
+        self.facts.send_if_modified(|facts| {
+            facts.forget(now);
+            // No news: it is being written.
+            false
+        });
+        let facts = self.facts.borrow().written();
+        let now = MicroTime(now);
         let mut operations = vec![json!({
             "op": "test", "path": "/metadata/resourceVersion", "value": lease.metadata.resource_version,
         })];
+        operations.extend(note(lease, facts.as_deref()));
         if lease.spec.is_none() {
             operations.push(json!({ "op": "add", "path": "/spec", "value": {} }));
         }
@@ -265,6 +300,32 @@ impl Candidate {
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => Err(Setback::Beaten),
             other => Ok(other?),
         }
+    }
+}
+
+/// What a leader has noted on the Lease.
+fn noted(lease: &Lease) -> Option<&str> {
+    lease.metadata.annotations.as_ref()?.get(FACTS).map(String::as_str)
+}
+
+/// The operations that note this instead.
+fn note(lease: &Lease, facts: Option<&str>) -> Vec<serde_json::Value> {
+    let path = format!("/metadata/annotations/{}", FACTS.replace('/', "~1"));
+    match (noted(lease), facts) {
+        (before, now) if before == now => Vec::new(),
+        (_, None) => vec![json!({ "op": "remove", "path": path })],
+        (_, Some(facts)) => {
+            let none = lease.metadata.annotations.is_none();
+            let map = none.then(|| json!({ "op": "add", "path": "/metadata/annotations", "value": {} }));
+            map.into_iter().chain([json!({ "op": "add", "path": path, "value": facts })]).collect()
+        }
+    }
+}
+
+/// Ends once it is so; never if nobody can say so any more.
+async fn becomes(sees: &mut watch::Receiver<bool>, so: bool) {
+    if sees.wait_for(|sees| *sees == so).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -13,15 +13,16 @@
 //!                   liveness    is there a controller?                              leader       which replica acts
 //!                                                                                   certificates made, kept, renewed
 //!
-//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock
+//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock cluster
 //!
-//! pod               model contract · tekton entrypoint sidecars nop gate verdict · mutate · decide patch
+//! pod               model contract · tekton entrypoint sidecars nop gate verdict facts · mutate slips · decide patch
 //! ```
 pub mod admin;
 pub mod admission;
 pub mod app;
 pub mod certificates;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod effects;

@@ -1,7 +1,8 @@
 //! What the webhook knows of a live controller: somebody who will open the gates that it shuts.
 //!
 //! It reads one Lease, and believes only what it saw happen, by its own clock: a Lease that says "renewed just now" may be
-//! a dead controller's on a node whose clock is wrong. Alive = its holder was seen to renew it in the last 20 seconds.
+//! a dead controller's on a node whose clock is wrong. Alive = its holder was seen to renew it in the last 20 seconds, and
+//! has not given it up since. What the holder has noted on it ([`Facts`]) is read along.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -17,6 +18,8 @@ use tracing::{info, warn};
 
 use crate::metrics::Closed;
 use crate::metrics::webhook::{LeaseFailure, LivenessMetrics};
+use crate::pod::contract::FACTS;
+use crate::pod::facts::Facts;
 use crate::readiness::Token;
 
 /// A controller renews every 5 seconds, and another takes over after 15: silent for longer than that, there is none.
@@ -60,14 +63,26 @@ pub struct Sight {
     pub renewed: Option<Timestamp>,
 }
 
-impl From<Lease> for Sight {
+/// A Lease, as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// A sign of life, perhaps.
+    pub sight: Sight,
+    /// What its holder tells us.
+    pub facts: Facts,
+}
+
+impl From<Lease> for Seen {
     fn from(lease: Lease) -> Self {
         let spec = lease.spec.unwrap_or_default();
-        Self { holder: spec.holder_identity.unwrap_or_default(), renewed: spec.renew_time.map(|time| time.0) }
+        let sight =
+            Sight { holder: spec.holder_identity.unwrap_or_default(), renewed: spec.renew_time.map(|time| time.0) };
+        let annotations = lease.metadata.annotations.unwrap_or_default();
+        Self { sight, facts: Facts::read(annotations.get(FACTS).map(String::as_str)) }
     }
 }
 
-/// The rule: a holder that was seen to change the Lease is alive for [`DEAD_AFTER`].
+/// The rule: a holder that was seen to change the Lease is alive for [`DEAD_AFTER`], or until it gives it up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     last: Option<Sight>,
@@ -75,9 +90,11 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The Lease was read. The first sight proves nothing, and neither does a Lease that was given up.
+    /// The Lease was read. The first sight proves nothing. Whoever gives the Lease up opens no gate any more.
     pub fn saw(&mut self, sight: Sight, now: Instant) {
-        if self.last.as_ref().is_some_and(|last| *last != sight) && !sight.holder.is_empty() {
+        if sight.holder.is_empty() {
+            self.changed = None;
+        } else if self.last.as_ref().is_some_and(|last| *last != sight) {
             self.changed = Some(now);
         }
         self.last = Some(sight);
@@ -94,16 +111,28 @@ fn is_recent(change: Option<Instant>, now: Instant) -> bool {
     change.is_some_and(|change| now.duration_since(change) < DEAD_AFTER)
 }
 
-/// Whether a controller is known to be alive, at any moment; clones share it. Says no by itself once the signs stay away,
-/// whatever became of [`Watcher::run`].
+/// Whether a controller is known to be alive, at any moment, and what it tells; clones share it. Says no by itself once the
+/// signs stay away, whatever became of [`Watcher::run`].
 #[derive(Clone, Debug)]
-pub struct Liveness(watch::Receiver<Option<Instant>>);
+pub struct Liveness(watch::Receiver<Known>);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Known {
+    changed: Option<Instant>,
+    facts: Facts,
+}
 
 impl Liveness {
     /// A controller is known to be alive now.
     #[must_use]
     pub fn alive(&self) -> bool {
-        is_recent(*self.0.borrow(), Instant::now())
+        is_recent(self.0.borrow().changed, Instant::now())
+    }
+
+    /// The controller could not open gates in this namespace lately.
+    #[must_use]
+    pub fn refuses_gates(&self, namespace: &str) -> bool {
+        self.0.borrow().facts.refuses_gates(namespace)
     }
 }
 
@@ -111,21 +140,21 @@ impl Liveness {
 #[derive(Debug)]
 pub struct Watcher {
     rule: Rule,
-    changed: watch::Sender<Option<Instant>>,
+    known: watch::Sender<Known>,
 }
 
 /// Nobody is known to be alive until the watcher has seen it.
 #[must_use]
 pub fn watcher() -> (Liveness, Watcher) {
-    let (changed, follow) = watch::channel(None);
-    (Liveness(follow), Watcher { rule: Rule::default(), changed })
+    let (known, follow) = watch::channel(Known::default());
+    (Liveness(follow), Watcher { rule: Rule::default(), known })
 }
 
 impl Watcher {
     /// The Lease was read just now.
-    pub fn saw(&mut self, sight: Sight) {
-        self.rule.saw(sight, Instant::now());
-        self.changed.send_if_modified(|changed| std::mem::replace(changed, self.rule.changed) != self.rule.changed);
+    pub fn saw(&mut self, seen: Seen) {
+        self.rule.saw(seen.sight, Instant::now());
+        self.known.send_replace(Known { changed: self.rule.changed, facts: seen.facts });
     }
 
     /// Reads the Lease until `stop`. `waiting` is dropped at the first sign of life, or when patience is over: then the
@@ -156,7 +185,7 @@ impl Watcher {
     async fn poll<R, F>(mut self, read: R, settings: Settings, metrics: LivenessMetrics, waiting: Token)
     where
         R: Fn() -> F,
-        F: Future<Output = Result<Sight, (LeaseFailure, String)>>,
+        F: Future<Output = Result<Seen, (LeaseFailure, String)>>,
     {
         let mut waiting = Some(waiting);
         let until = Instant::now() + settings.patience;
@@ -164,11 +193,11 @@ impl Watcher {
         let (mut was_alive, mut failed) = (false, None);
         loop {
             match read().await {
-                Ok(sight) => {
+                Ok(seen) => {
                     if failed.take().is_some() {
                         info!(lease, "the controller's Lease can be read again");
                     }
-                    self.saw(sight);
+                    self.saw(seen);
                 }
                 Err((failure, why)) => {
                     metrics.failures.count(failure);
@@ -274,7 +303,9 @@ mod tests {
         rule.saw(sight("two", 2), after(start, 4));
         assert!(rule.alive(after(start, 4)), "taken over");
         rule.saw(sight("", 9), after(start, 9));
-        assert!(rule.alive(after(start, 23)) && !rule.alive(after(start, 24)), "given up: neither longer nor shorter");
+        assert!(!rule.alive(after(start, 9)), "given up again: dead at once");
+        rule.saw(sight("two", 10), after(start, 10));
+        assert!(rule.alive(after(start, 10)), "and taken again");
     }
 
     fn settings() -> Settings {
@@ -289,7 +320,10 @@ mod tests {
         let (readiness, metrics, (liveness, watcher)) = (Readiness::default(), LivenessMetrics::default(), watcher());
         let token = readiness.token("controller");
         let count = AtomicI64::new(1);
-        let read = move || ready(read(count.fetch_add(1, Ordering::Relaxed)));
+        let read = move || {
+            let sight = read(count.fetch_add(1, Ordering::Relaxed));
+            ready(sight.map(|sight| Seen { sight, facts: Facts::default() }))
+        };
         let task = tokio::spawn(watcher.poll(read, settings(), metrics.clone(), token));
         let start = Instant::now();
         let mut seen = Vec::new();
@@ -336,7 +370,9 @@ mod tests {
             tokio::spawn(watcher.run(Client::new(service, "other"), settings, metrics.clone(), token, stop.clone()));
         let lease = |second| {
             let time = format!("2026-01-01T00:00:0{second}.000000Z");
-            (200, json!({ "metadata": {}, "spec": { "holderIdentity": "one", "renewTime": time } }))
+            let facts = r#"{"gatesRefused":{"locked":"2026-01-01T01:00:00Z"}}"#;
+            let metadata = json!({ "annotations": { "kickstand.dev/facts": facts } });
+            (200, json!({ "metadata": metadata, "spec": { "holderIdentity": "one", "renewTime": time } }))
         };
         let refusal = |code| (code, json!({ "status": "Failure", "message": "no", "reason": "No", "code": code }));
         for (code, body) in [refusal(403), refusal(404), refusal(500), lease(1), lease(2)] {
@@ -351,6 +387,7 @@ mod tests {
         }
         api.next_request().await.unwrap();
         assert!(liveness.alive());
+        assert!(liveness.refuses_gates("locked") && !liveness.refuses_gates("ci"));
         let counted = [LeaseFailure::Forbidden, LeaseFailure::NotFound, LeaseFailure::Other, LeaseFailure::Timeout];
         assert_eq!(counted.map(|failure| metrics.failures.of(failure)), [1, 1, 1, 0]);
         stop.cancel();

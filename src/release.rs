@@ -2,12 +2,14 @@
 //! everything go through.
 //!
 //! Permissions: `list` and `patch` on pods, `get` on taskruns, `create` on events; `delete` on the webhook's
-//! configuration, if it is to go.
+//! configuration, if it is to go. With `get` on namespaces, one that is not there is told from one without gates.
 
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ApiResource, DeleteParams, ListParams};
 use kube::{Client, Error as KubeError};
 use tokio::sync::watch as channel;
@@ -28,9 +30,10 @@ use crate::watch::{self, Live};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing shut, before it is believed: a pod that was being admitted may be listed late.
 const CLEAN_LOOKS: u32 = 5;
-/// How long one look at all pods, or at one TaskRun, may take.
+/// How long one look at all pods may take.
 const LONGEST_LIST: Duration = Duration::from_secs(20);
-const LONGEST_READ: Duration = Duration::from_secs(5);
+/// Pods that are released side by side.
+const CONCURRENCY: usize = 8;
 /// Pods in one answer.
 const PAGE: u32 = 250;
 
@@ -53,6 +56,9 @@ pub enum Error {
     /// The API server did not do as asked.
     #[error("cannot {0}")]
     Api(String, #[source] Box<KubeError>),
+    /// A name that was mistyped, most likely.
+    #[error("there is no namespace {0}: nothing was released. See `kubectl get namespaces`")]
+    NoNamespace(String),
     /// No answer.
     #[error("no answer from the API server in {LONGEST_LIST:?}")]
     Silence,
@@ -69,6 +75,13 @@ pub enum Error {
 /// # Errors
 /// If pods cannot be listed, or gates are still shut at the deadline.
 pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
+    for name in &settings.namespaces {
+        // Whoever may not look at namespaces (the uninstall hook, for one) is taken at their word.
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        if let Ok(Ok(None)) = timeout(watch::READ_TIMEOUT, namespaces.get_metadata_opt(name)).await {
+            return Err(Error::NoNamespace(name.clone()));
+        }
+    }
     if let Some(name) = &settings.webhook_configuration {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         match configurations.delete(name, &DeleteParams::default()).await {
@@ -108,15 +121,15 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
         if !shut.is_empty() {
             info!(pods = shut.len(), "gates are shut: opening them");
         }
-        for pod in &shut {
-            release(&client, &effects, pod, &settings, began).await;
-        }
+        stream::iter(&shut)
+            .for_each_concurrent(CONCURRENCY, |pod| release(&client, &effects, pod, &settings, began))
+            .await;
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Settings, began: Timestamp) {
-    let verdict = match timeout(LONGEST_READ, verdict(client, pod)).await {
+    let verdict = match timeout(watch::READ_TIMEOUT, verdict(client, pod)).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(error)) => return warn!(pod = name(pod), %error, "could not read the TaskRun: looking again"),
         Err(_) => return warn!(pod = name(pod), "no answer about the TaskRun: looking again"),

@@ -1,12 +1,14 @@
 //! Connections: accepted, put through TLS, bounded in number and in patience, and brought to an end.
 //!
 //! A loop of its own over tokio-rustls and hyper, for what a ready-made server leaves open: how many connections there may
-//! be, how long one may be silent, and who is to be told why a handshake failed.
+//! be (of one address, too), how long one may be silent, and who is to be told why a handshake failed.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -47,6 +49,9 @@ const LINES_A_SECOND: u32 = 1;
 pub struct Settings {
     /// Connections at a time; one more is closed at once, so that its caller need not wait to learn it.
     pub max_connections: usize,
+    /// Of those, from one address: nobody is to take every place. The API server comes from few addresses, often from one,
+    /// so this must be enough for all it asks.
+    pub max_connections_of_one: usize,
     /// From the connection to the end of its TLS handshake.
     pub handshake_timeout: Duration,
     /// From there to the end of the first request's headers.
@@ -60,6 +65,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             max_connections: 1024,
+            max_connections_of_one: 512,
             handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(120),
@@ -96,6 +102,7 @@ pub async fn serve(
     let throttle = Throttle::new(LINES_A_SECOND);
     let server = Arc::new(Server { router, tls, settings, metrics, shutdown, http, throttle });
     let slots = Arc::new(Semaphore::new(settings.max_connections));
+    let peers = Arc::new(Peers::default());
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -117,9 +124,17 @@ pub async fn serve(
             server.speak(|left_out| warn!(%peer, max, left_out, "too many connections: closed one at once"));
             continue;
         };
+        let Some(seat) = peers.admit(peer.ip(), settings.max_connections_of_one) else {
+            let max = settings.max_connections_of_one;
+            server.metrics.connections_refused.inc();
+            server.speak(
+                |left_out| warn!(%peer, max, left_out, "too many connections from one address: closed one at once"),
+            );
+            continue;
+        };
         let server = Arc::clone(&server);
         connections.spawn(async move {
-            let _slot = slot;
+            let _places = (slot, seat);
             let now = server.shutdown.now.clone();
             now.run_until_cancelled(server.connection(stream, peer)).await;
         });
@@ -128,6 +143,48 @@ pub async fn serve(
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+/// How many connections there are from each address.
+#[derive(Debug, Default)]
+struct Peers(Mutex<HashMap<IpAddr, usize>>);
+
+impl Peers {
+    /// One more, unless there are that many.
+    fn admit(self: &Arc<Self>, address: IpAddr, max: usize) -> Option<Seat> {
+        let address = address.to_canonical();
+        let mut peers = self.inner();
+        let count = peers.entry(address).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { peers: Arc::clone(self), address })
+    }
+
+    /// Numbers are whole whatever panicked beside them.
+    fn inner(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection among those of its address, until this is dropped.
+#[derive(Debug)]
+struct Seat {
+    peers: Arc<Peers>,
+    address: IpAddr,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut peers = self.peers.inner();
+        if let Entry::Occupied(mut count) = peers.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 impl Server {

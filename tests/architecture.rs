@@ -27,6 +27,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("metrics", 1),
     ("shutdown", 1),
     ("clock", 0),
+    ("cluster", 0),
     ("nop", 0), // The program in the image, which is to stay tiny; not pod::nop.
     ("pod", 0),
     ("readiness", 0),
@@ -34,7 +35,7 @@ const LAYERS: &[(&str, u32)] = &[
 ];
 
 /// The crates that `pod` may use: data and its changes. Every other dependency of the crate is out of its reach.
-const CRATES_OF_POD: &[&str] = &["jiff", "json-patch", "serde", "serde_json", "thiserror"];
+const CRATES_OF_POD: &[&str] = &["jiff", "json-patch", "serde", "serde_json", "strsim", "thiserror"];
 
 /// What `pod` must not use of the standard library and of what every file has in scope.
 const NOT_IN_POD: &[&str] = &[

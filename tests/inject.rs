@@ -197,6 +197,24 @@ fn a_pod_that_is_left_alone_comes_out_unchanged_and_says_why() {
 }
 
 #[test]
+fn a_pod_that_is_gated_already_says_so_and_whom_it_waits_for() {
+    let (once, said) = piped("yaml", POD).ok();
+    assert_eq!(said, "");
+    let (_, said) = piped("patch", once).ok();
+    assert_eq!(said, "document 1 of standard input: Pod build-pod is gated already, waits for sidecar-web\n");
+}
+
+#[test]
+fn a_pod_that_opted_out_says_by_which_setting() {
+    let opted_out = POD.replace("labels: {", "labels: {kickstand.dev/inject: 'false', ");
+    let said = piped("patch", opted_out).ok().1;
+    assert!(said.ends_with("is not gated: opted out by the pod's label kickstand.dev/inject: \"false\"\n"), "{said}");
+    let off = POD.replace("  labels:", "  annotations: {kickstand.dev/gate: 'false'}\n  labels:");
+    let said = piped("patch", off).ok().1;
+    assert!(said.ends_with("is not gated: annotated kickstand.dev/gate: \"false\"\n"), "{said}");
+}
+
+#[test]
 fn a_second_pass_changes_nothing() {
     let (once, _) = piped("yaml", POD).ok();
     assert_eq!(piped("yaml", &once).ok().0, once);

@@ -36,6 +36,7 @@ fn lines(path: &str) -> Vec<Value> {
 fn gated(pod: &Value) -> Value {
     let options = mutate::Options {
         controller_alive: true,
+        gates_refused: false,
         native: Err(Off::Unknown),
         skip_tekton_wait: true,
         known: Known::builtin(),
@@ -214,7 +215,7 @@ fn a_cancelled_pod_that_is_kept_ends_behind_its_shut_gate() {
 #[test]
 fn a_run_that_would_never_end_is_freed_without_a_verdict() {
     let timeline = timeline("istio-classic-with-declared-native-never-ends", true, 20.0);
-    let stop = timeline.lines().find(|line| line.contains("stops: ")).unwrap();
+    let stop = timeline.lines().find(|line| line.contains("stops, once the verdict is confirmed: ")).unwrap();
     assert!(stop.contains("nothing else would end the pod: stopped istio-proxy (by nop)"), "{timeline}");
 }
 

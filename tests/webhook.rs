@@ -24,7 +24,7 @@ use prometheus_client::registry::Registry;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::ServiceExt;
 
 use support::{
@@ -108,6 +108,17 @@ async fn without_a_live_controller_nothing_is_gated_and_the_user_is_told() {
     assert_eq!(answer["auditAnnotations"], json!({ "decision": "no_controller" }));
     assert!(answer["warnings"][0].as_str().unwrap().contains("no live controller"));
     assert_eq!(metrics.reviews.of(Decision::NoController), 1);
+}
+
+#[tokio::test]
+async fn where_the_controller_cannot_open_gates_none_is_added_and_the_user_is_told() {
+    let mut locked = review(&pod());
+    locked["request"]["namespace"] = "locked".into();
+    let (answer, metrics) = reviewed(&locked, true).await;
+    assert_untouched(&answer);
+    assert_eq!(answer["auditAnnotations"], json!({ "decision": "gates_refused" }));
+    assert!(answer["warnings"][0].as_str().unwrap().contains("refused to have gates opened"), "{answer}");
+    assert_eq!(metrics.reviews.of(Decision::GatesRefused), 1);
 }
 
 #[tokio::test]
@@ -449,6 +460,24 @@ async fn one_connection_too_many_is_closed_at_once_and_the_next_is_not() {
     assert!(exchange(&mut first, &review(&pod())).await.unwrap().starts_with("HTTP/1.1 200 "));
 
     drop(second);
+    until("a free place", || webhook.server.connections.get() == 1).await;
+    assert!(webhook.review_once().await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_every_place() {
+    let settings = server::Settings { max_connections_of_one: 1, ..server::Settings::default() };
+    let webhook = Webhook::start(admission::Settings::default(), settings).await;
+    let first = webhook.connect().await.unwrap();
+    closed(TcpStream::connect(webhook.address).await.unwrap()).await;
+    assert_eq!(webhook.server.connections_refused.get(), 1);
+
+    let another = TcpSocket::new_v4().unwrap();
+    another.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let _another = another.connect(webhook.address).await.unwrap();
+    until("a place for another address", || webhook.server.connections.get() == 2).await;
+
+    drop(first);
     until("a free place", || webhook.server.connections.get() == 1).await;
     assert!(webhook.review_once().await.starts_with("HTTP/1.1 200 "));
 }

@@ -15,11 +15,9 @@ use crate::pod::contract::Reason;
 use crate::pod::decide::{self, Action, Context, Decision, Effect};
 use crate::pod::gate;
 use crate::pod::model::Pod;
-use crate::pod::verdict::{Outcome as Judged, Verdict};
+use crate::pod::verdict::Verdict;
 use crate::watch::{self, Entry, Key, Known, Live, Store, lock};
 
-/// How long a live read of a TaskRun may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// When to look again at a pod that was not what it seemed, should the watch stay silent.
 const MOVED_ON: Duration = Duration::from_secs(2);
 /// When to try again what failed, where something else is due as well.
@@ -142,7 +140,7 @@ impl Looker {
     /// What the TaskRun says now; `None` if nobody answers.
     async fn live_verdict(&self, pod: &Pod, cached: &Verdict) -> Option<Verdict> {
         let Some(served) = self.store.served() else { return Some(Verdict::None) };
-        let read = tokio::time::timeout(READ_TIMEOUT, watch::read(&self.client, &served, pod)).await;
+        let read = tokio::time::timeout(watch::READ_TIMEOUT, watch::read(&self.client, &served, pod)).await;
         let (result, verdict) = match read {
             Ok(Ok(Live::Run(run))) => (None, Some(Verdict::of(pod, Some(&run)))),
             Ok(Ok(Live::Gone)) => (None, Some(Verdict::of(pod, None))),
@@ -153,7 +151,7 @@ impl Looker {
             }
             Err(_) => (Some(VerdictRead::Unanswered), None),
         };
-        let same = verdict.as_ref().is_some_and(|verdict| outcome(verdict) == outcome(cached));
+        let same = verdict.as_ref().is_some_and(|verdict| says_the_same(verdict, cached));
         self.metrics.verdict_read(result.unwrap_or(if same { VerdictRead::Confirmed } else { VerdictRead::Refuted }));
         verdict
     }
@@ -186,7 +184,12 @@ impl Looker {
         let pod = &*entry.pod;
         let Effect::Stop { orders, else_end } = &action.effect else {
             let message = match &action.effect {
-                Effect::OpenGate => format!("the API server refused to have the gate opened: {words}"),
+                Effect::OpenGate => {
+                    // The webhook must add none here: nobody could open it.
+                    let (namespace, now) = (&pod.metadata.namespace, (self.settings.now)());
+                    self.settings.facts.send_if_modified(|facts| facts.gate_was_refused(namespace, now));
+                    format!("the API server refused to have the gate opened: {words}")
+                }
                 _ => format!("the API server refused to have the pod ended: {words}"),
             };
             self.say_once(entry, Reason::StopRefused, &message, &message).await;
@@ -247,6 +250,7 @@ impl Looker {
         }
         match action.effect {
             Effect::OpenGate => {
+                self.settings.facts.send_if_modified(|facts| facts.gate_was_opened(&pod.metadata.namespace));
                 if let Some(start) = pod.status.start_time {
                     self.metrics.gate_waited(until(start, (self.settings.now)()));
                 }
@@ -266,17 +270,17 @@ impl Looker {
 /// The cache only proposes. A verdict of its own is asked for live before anything is made of it that could not be taken
 /// back: a stop, an end, and a gate that would stay shut on a verdict of the attempt before.
 fn needs_confirmation(pod: &Pod, verdict: &Verdict, decision: &Decision) -> bool {
-    verdict.is_recorded() && (decision.actions.iter().any(|action| action.on_verdict) || holds_gate(pod, decision))
+    decision.actions.iter().any(|action| action.on_verdict) || (verdict.is_recorded() && holds_gate(pod, decision))
 }
 
 fn holds_gate(pod: &Pod, decision: &Decision) -> bool {
     gate::is_shut(pod) && (decision.again_at.is_some() || !decision.actions.is_empty())
 }
 
-fn outcome(verdict: &Verdict) -> Option<Judged> {
-    match verdict {
-        Verdict::None => None,
-        Verdict::Recorded { outcome, .. } => Some(*outcome),
+fn says_the_same(one: &Verdict, other: &Verdict) -> bool {
+    match (one, other) {
+        (Verdict::Recorded { outcome: one, .. }, Verdict::Recorded { outcome: other, .. }) => one == other,
+        _ => one == other,
     }
 }
 

@@ -23,8 +23,9 @@ use tracing::{error, info};
 use self::look::{Looker, Next};
 use crate::effects::{self, Effects};
 use crate::metrics::controller::Metrics;
+use crate::pod::facts::Facts;
 use crate::pod::known::Known;
-use crate::watch::{self as watches, Key, Look, Store, delays};
+use crate::watch::{self as watches, Eyes, Key, Look, Store, delays};
 
 /// After a look that came to nothing, the pod is looked at again so much later, and so on, doubling.
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -47,6 +48,8 @@ pub struct Settings {
     pub known: Known,
     /// How many pods are looked at side by side; at least one.
     pub concurrency: usize,
+    /// What it tells the webhook.
+    pub facts: watch::Sender<Facts>,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -64,7 +67,7 @@ pub enum Error {
 
 /// Runs the controller until `shutdown`.
 ///
-/// `leader` says whether this replica may act. `ready` is called once, when the stores hold what was there at the start
+/// `leader` says whether this replica may act, `sees` whether it could: whether pods are seen. `ready` is called once, when the stores hold what was there at the start
 /// (or know that there is nothing to see: no Tekton, or no permission to read TaskRuns).
 ///
 /// # Errors
@@ -74,13 +77,15 @@ pub async fn run(
     settings: Settings,
     metrics: Metrics,
     mut leader: watch::Receiver<bool>,
+    sees: watch::Sender<bool>,
     ready: impl FnOnce(),
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let store = Arc::new(Store::new(&settings.watch.scopes(), metrics.clone()));
     let (sender, requests) = futures::channel::mpsc::unbounded();
     let look = Look::new(sender);
-    let mut watches = watches::start(&client, &settings.watch, &store, &look, &metrics);
+    let eyes = Arc::new(Eyes::new(settings.watch.scopes().len(), sees));
+    let mut watches = watches::start(&client, &settings.watch, &store, &look, &eyes, &metrics);
     tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
         ended = watches.join_next() => return Err(ended_early(ended)),
@@ -88,6 +93,7 @@ pub async fn run(
     }
     info!("what there is has been listed");
     ready();
+    eyes.open();
 
     let effects = Effects::new(client.clone(), settings.effects.clone(), leader.clone(), settings.now, metrics.clone());
     let limit = settings.concurrency.max(1);

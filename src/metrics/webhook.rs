@@ -27,6 +27,10 @@ closed_label! {
         NoFirstStep => "no_first_step",
         /// No live controller is known.
         NoController => "no_controller",
+        /// Gates could not be opened in its namespace lately.
+        GatesRefused => "gates_refused",
+        /// More containers than any pod of Tekton's has.
+        TooManyContainers => "too_many_containers",
         /// Something of another's stands where the gate would.
         InTheWay => "in_the_way",
         /// Arguments that we do not know how to change safely.
@@ -52,6 +56,8 @@ impl From<&mutate::Decision> for Decision {
                 Ungated::NobodyToAwait => Self::NoSidecar,
                 Ungated::NoFirstStep => Self::NoFirstStep,
                 Ungated::NoController => Self::NoController,
+                Ungated::GatesRefused => Self::GatesRefused,
+                Ungated::TooManyContainers(_) => Self::TooManyContainers,
                 Ungated::InTheWay(_) => Self::InTheWay,
                 Ungated::Entrypoint(_) => Self::UnknownEntrypoint,
             },
@@ -297,6 +303,8 @@ mod tests {
             Ungated::NobodyToAwait,
             Ungated::NoFirstStep,
             Ungated::NoController,
+            Ungated::GatesRefused,
+            Ungated::TooManyContainers(257),
             Ungated::InTheWay("way"),
             Ungated::Entrypoint(Unknown::WaitsForExistence),
         ] {

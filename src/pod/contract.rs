@@ -34,6 +34,9 @@ pub const NUDGED: &str = "kickstand.dev/nudged";
 /// Annotation of the pod, ours: what each stopped container ran, and when it was stopped (JSON: [`Stopped`] by name).
 pub const ORIGINAL_IMAGES: &str = "kickstand.dev/original-images";
 
+/// Annotation of the controller's Lease, ours: what its leader tells the webhook (JSON: [`Facts`](super::facts::Facts)).
+pub const FACTS: &str = "kickstand.dev/facts";
+
 /// The gate's volume: a downward-API projection of the annotation [`READY`].
 pub const GATE_VOLUME: &str = "kickstand-gate";
 /// Where the gate's volume is mounted in the first step.
@@ -99,7 +102,7 @@ pub struct Settings {
     pub keep_logs: bool,
     /// [`STRATEGY`].
     pub strategy: Strategy,
-    ignore: BTreeSet<String>,
+    pub(super) ignore: BTreeSet<String>,
     finish: BTreeMap<String, SignedDuration>,
 }
 
@@ -204,15 +207,18 @@ impl Settings {
 
 impl Malformed {
     fn new(key: &'static str, value: &str, why: impl Into<String>, instead: &'static str) -> Self {
-        // A value is a tenant's: it goes into messages, so it must neither flood nor break them. (A warning with a control
-        // character in it is dropped by the API server.)
-        let value = value.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Self { key, value, why: why.into(), instead }
+        Self { key, value: harmless(value), why: why.into(), instead }
     }
 }
 
+/// A value is a tenant's: it goes into messages, so it must neither flood nor break them. (A warning with a control
+/// character in it is dropped by the API server.)
+pub(super) fn harmless(value: &str) -> String {
+    value.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// A container's name, and what it was before Tekton put `sidecar-` in front.
-fn names(container: &str) -> impl Iterator<Item = &str> {
+pub(super) fn names(container: &str) -> impl Iterator<Item = &str> {
     std::iter::once(container).chain(container.strip_prefix("sidecar-"))
 }
 

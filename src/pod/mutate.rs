@@ -7,7 +7,9 @@
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use super::contract::{self, GATE_FILE, GATE_VOLUME, INJECTED, NUDGED, ORIGINAL_IMAGES, READY, Settings, opted_out};
+use super::contract::{
+    self, GATE, GATE_FILE, GATE_VOLUME, INJECT, INJECTED, NUDGED, ORIGINAL_IMAGES, READY, Settings, opted_out,
+};
 use super::edit::Edit;
 use super::entrypoint;
 use super::gate;
@@ -15,7 +17,11 @@ use super::known::Known;
 use super::model::Pod;
 use super::native::{self, Off, Stays, TektonWait};
 use super::sidecars;
+use super::slips;
 use super::tekton::{self, NotOurs};
+
+/// Init containers included. No node runs a pod of so many; one that is made to keep us busy is not worth the time.
+pub const MOST_CONTAINERS: usize = 256;
 
 /// What the webhook knows beside the pod.
 #[derive(Clone, Debug)]
@@ -28,6 +34,8 @@ pub struct Options<'a> {
     pub skip_tekton_wait: bool,
     /// The table of known sidecars.
     pub known: &'a Known,
+    /// It could not open gates in the pod's namespace lately.
+    pub gates_refused: bool,
 }
 
 /// What becomes of a pod, and what is to be said about it.
@@ -77,10 +85,10 @@ pub enum Ungated {
     #[error("not the pod of a TaskRun: {0}")]
     NotOurs(#[from] NotOurs),
     /// The pod's label `kickstand.dev/inject` is `"false"`.
-    #[error("opted out by its label")]
+    #[error("opted out by the pod's label {INJECT}: \"false\"")]
     OptedOut,
     /// The annotation `kickstand.dev/gate` is `"false"`.
-    #[error("annotated not to be gated")]
+    #[error("annotated {GATE}: \"false\"")]
     GateOff,
     /// No sidecar to wait for.
     #[error("no sidecar to wait for")]
@@ -91,6 +99,14 @@ pub enum Ungated {
     /// Nobody would open the gate.
     #[error("no live controller is known, which would open the gate")]
     NoController,
+    /// A gate would most likely stay shut.
+    #[error(
+        "the API server refused to have gates opened in this namespace (by its permissions or a policy; see the Events KickstandStopRefused there)"
+    )]
+    GatesRefused,
+    /// More than any pod of Tekton's.
+    #[error("it has {0} containers, and pods of more than {MOST_CONTAINERS} are left as they are")]
+    TooManyContainers(usize),
     /// The pod has a volume or mount of the gate's name that is not the gate.
     #[error("its {0} is in the gate's way")]
     InTheWay(&'static str),
@@ -116,6 +132,8 @@ impl Ungated {
             Self::NobodyToAwait => "no_sidecar",
             Self::NoFirstStep => "no_first_step",
             Self::NoController => "no_controller",
+            Self::GatesRefused => "gates_refused",
+            Self::TooManyContainers(_) => "too_many_containers",
             Self::InTheWay(_) => "in_the_way",
             Self::Entrypoint(_) => "unknown_entrypoint",
         }
@@ -138,6 +156,7 @@ pub fn mutate(raw: &Value, options: &Options<'_>) -> Result<Mutation, serde_json
     }
     let (settings, malformed) = Settings::of(&pod);
     let mut warnings: Vec<String> = malformed.iter().map(|malformed| format!("kickstand: {malformed}")).collect();
+    warnings.extend(slips::of(&pod, &settings).iter().map(|slip| format!("kickstand: {slip}")));
 
     // Ours to set, and never at CREATE: a preset one would open the gate at once, or claim that a sidecar was stopped.
     for preset in [READY, NUDGED, ORIGINAL_IMAGES] {
@@ -233,6 +252,10 @@ fn hold(pod: &Pod, settings: &Settings, options: &Options<'_>, edit: &mut Edit) 
     if !settings.gate {
         return Err(Ungated::GateOff);
     }
+    let containers = pod.spec.containers.len() + pod.spec.init_containers.len();
+    if containers > MOST_CONTAINERS {
+        return Err(Ungated::TooManyContainers(containers));
+    }
     let waits_for: Vec<String> = sidecars::awaited(pod, settings).map(|sidecar| sidecar.name().to_owned()).collect();
     if waits_for.is_empty() {
         return Err(Ungated::NobodyToAwait);
@@ -243,6 +266,9 @@ fn hold(pod: &Pod, settings: &Settings, options: &Options<'_>, edit: &mut Edit) 
     // A gate of an earlier call stays, and is kept whole: the controller that was alive then is most likely alive still.
     if !options.controller_alive && change.is_some() {
         return Err(Ungated::NoController);
+    }
+    if options.gates_refused && change.is_some() {
+        return Err(Ungated::GatesRefused);
     }
     let volume = pod.spec.volumes.iter().find(|volume| volume.name == GATE_VOLUME);
     if volume.is_some_and(|volume| !gate::is_ours(volume)) {

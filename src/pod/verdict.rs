@@ -42,7 +42,23 @@ pub struct TaskRunStatus {
     pub conditions: Vec<Condition>,
     #[serde(deserialize_with = "null_is_default")]
     pub retries_status: Vec<Attempt>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub steps: Vec<StepState>,
 }
+
+/// One of `status.steps`: what Tekton has seen of a step.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct StepState {
+    #[serde(deserialize_with = "null_is_default")]
+    pub container: String,
+    pub terminated: Option<Ended>,
+}
+
+/// That a step has ended. How, the pod itself says.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Ended {}
 
 /// One of `status.conditions`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -74,6 +90,9 @@ pub enum Verdict {
     /// Not yet, or nobody can tell (TaskRuns cannot be read).
     #[default]
     None,
+    /// Not yet, although Tekton has recorded that every step has ended: it waits for something else in the pod. (A Tekton
+    /// that is away, or behind with its work, has not recorded that.)
+    Withheld,
     /// Yes: nothing that happens to the pod's sidecars can change it any more.
     Recorded {
         /// What it is.
@@ -133,7 +152,16 @@ impl Verdict {
         if !run.status.pod_name.is_empty() && !is_named {
             return Self::Recorded { outcome: Outcome::Superseded, at: None };
         }
-        Self::None
+        if is_named && run.has_seen_the_end_of(pod) { Self::Withheld } else { Self::None }
+    }
+}
+
+impl TaskRun {
+    /// Its status shows every step of this pod as ended.
+    fn has_seen_the_end_of(&self, pod: &Pod) -> bool {
+        let has_seen =
+            |name: &str| self.status.steps.iter().any(|state| state.container == name && state.terminated.is_some());
+        tekton::steps(pod).all(|step| has_seen(&step.name))
     }
 }
 
@@ -190,6 +218,28 @@ mod tests {
     }))]
     fn there_is_no_verdict_while_the_run(#[case] status: Value) {
         assert_eq!(verdict(&status), Verdict::None);
+    }
+
+    #[rstest]
+    #[case::has_recorded_the_steps_end(json!([{ "container": "step-one", "terminated": { "exitCode": 0 } }]), Verdict::Withheld)]
+    #[case::has_recorded_a_failed_steps_end(json!([{ "container": "step-one", "terminated": { "exitCode": 3 } }]), Verdict::Withheld)]
+    #[case::saw_it_run_when_it_looked_last(json!([{ "container": "step-one", "running": {} }]), Verdict::None)]
+    #[case::saw_another_one_end(json!([{ "container": "step-two", "terminated": {} }]), Verdict::None)]
+    #[case::has_not_looked_yet(json!([]), Verdict::None)]
+    #[case::says_nothing_of_it(Value::Null, Verdict::None)]
+    fn a_verdict_is_withheld_only_by_a_tekton_that(#[case] steps: Value, #[case] expected: Verdict) {
+        let run = json!({ "podName": "run-pod", "conditions": succeeded("Unknown"), "steps": steps });
+        assert_eq!(verdict(&run), expected);
+        let run = json!({ "conditions": succeeded("Unknown"), "steps": steps });
+        assert_eq!(verdict(&run), Verdict::None, "whose steps they are, it does not say");
+    }
+
+    #[test]
+    fn a_verdict_is_not_withheld_while_one_of_several_steps_goes_on() {
+        let pod = pod().step(c("one").exited(0)).step(c("two").running()).build();
+        let status = json!({ "podName": "run-pod", "steps": [{ "container": "step-one", "terminated": {} }] });
+        let run = json!({ "metadata": { "name": "run", "namespace": "builds", "uid": RUN_UID }, "status": status });
+        assert_eq!(Verdict::of(&pod, Some(&serde_json::from_value(run).unwrap())), Verdict::None);
     }
 
     #[rstest]

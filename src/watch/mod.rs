@@ -4,11 +4,13 @@
 //! ```text
 //! follow     one list and watch, kept up for ever       task_runs  Tekton's API: which version, and live reads
 //! slim       what is kept of each object                store      all of it, by pod, by owner, by namespace
+//! eyes       whether pods are seen at all
 //! ```
 //!
 //! Permissions: `list` and `watch` on pods and `taskruns.tekton.dev`, in the cluster or in each namespace watched;
 //! `list` and `watch` on namespaces, unless namespaces are named; `get` on taskruns for live reads.
 
+mod eyes;
 mod follow;
 mod slim;
 mod store;
@@ -26,13 +28,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub(crate) use self::eyes::Eyes;
 pub(crate) use self::follow::delays;
 use self::follow::{Told, follow};
 pub(crate) use self::slim::Seen;
 use self::slim::Slim;
 pub use self::store::Key;
 pub(crate) use self::store::{Entry, Known, Scope, Store, lock};
-pub(crate) use self::task_runs::{Live, discover, read};
+pub(crate) use self::task_runs::{Live, READ_TIMEOUT, discover, read};
 use crate::metrics::controller::{Metrics, Watched};
 use crate::pod::contract::INJECT;
 use crate::pod::model::Pod;
@@ -101,15 +104,17 @@ pub(crate) fn start(
     settings: &Settings,
     store: &Arc<Store>,
     look: &Look,
+    eyes: &Arc<Eyes>,
     metrics: &Metrics,
 ) -> JoinSet<()> {
     let mut watches = JoinSet::new();
     let scopes = settings.scopes();
     let whole_cluster = settings.namespaces.is_empty();
     let (client, store, look, metrics) = (client.clone(), Arc::clone(store), look.clone(), metrics.clone());
+    let eyes = Arc::clone(eyes);
     watches.spawn(async move {
         let streams = streams(&client).await;
-        let pods = scopes.iter().map(|scope| Box::pin(pods(&client, scope, streams, &store, &look, &metrics)));
+        let pods = scopes.iter().map(|scope| Box::pin(pods(&client, scope, streams, &store, &look, &eyes, &metrics)));
         let pods = futures::future::select_all(pods);
         let runs = task_runs::run(&client, &scopes, streams, &store, &look, &metrics);
         let namespaces = namespaces(&client, whole_cluster, streams, &store, &look, &metrics);
@@ -122,13 +127,24 @@ pub(crate) fn start(
     watches
 }
 
-async fn pods(client: &Client, scope: &Scope, streams: bool, store: &Store, look: &Look, metrics: &Metrics) {
+async fn pods(
+    client: &Client,
+    scope: &Scope,
+    streams: bool,
+    store: &Store,
+    look: &Look,
+    eyes: &Eyes,
+    metrics: &Metrics,
+) {
     let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
     let config = follow::config(streams).labels(TASK_RUN).fields(NOT_ENDED);
-    follow(api::<Pod>(client, scope, &resource), config, Watched::Pods, metrics, |told| {
-        if let Told::Event(event) = told {
+    follow(api::<Pod>(client, scope, &resource), config, Watched::Pods, metrics, |told| match told {
+        Told::Event(event) => {
             look.at(store.apply_pod(scope, unwrap(event)));
         }
+        Told::Well => eyes.sees(scope),
+        Told::Blind => eyes.is_blind(scope),
+        Told::Refused => {}
     })
     .await;
 }
@@ -161,6 +177,7 @@ async fn namespaces(
             }
             look.at(store.lose_namespaces());
         }
+        Told::Well | Told::Blind => {}
     })
     .await;
 }

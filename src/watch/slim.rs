@@ -132,6 +132,9 @@ impl Slim for TaskRun {
         }
         status.conditions.shrink_to_fit();
         status.retries_status.shrink_to_fit();
+        // Only which of them have ended is read.
+        status.steps.retain(|step| step.terminated.is_some());
+        status.steps.shrink_to_fit();
         (meta, Self { metadata: TaskRunMetadata { name, namespace, uid }, status })
     }
 }

@@ -19,6 +19,8 @@ use crate::pod::verdict::TaskRun;
 
 /// The versions in which the fields that we read are the same, the best first.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+/// How long a live read of a TaskRun may take.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -121,6 +123,7 @@ pub(super) async fn run(
                             look.at(store.apply_run(scope, super::unwrap(event)));
                         }
                         Told::Refused => store.lose_runs(scope),
+                        Told::Well | Told::Blind => {}
                     };
                     let runs = api::<TaskRun>(client, scope, &served);
                     Box::pin(follow(runs, follow::config(streams), Watched::TaskRuns, metrics, tell))

@@ -169,6 +169,19 @@ async fn a_refused_opening_is_said_once_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_webhook_is_told_where_gates_cannot_be_opened_until_one_can() {
+    let api = held();
+    api.change("pods", "pod", sidecar_ready);
+    api.fail("PATCH", "/pods/", 400, "BadRequest", "admission webhook \"x\" denied the request: no", 100_000);
+    let rig = Rig::leading(&api).await;
+    api.until("it is told", |_| rig.facts.borrow().refuses_gates("ci")).await;
+    api.recover();
+    api.until("the gate is open", |api| opened(api, "pod")).await;
+    api.until("it is told", |_| !rig.facts.borrow().refuses_gates("ci")).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_in_pages_on_an_old_server_and_in_named_namespaces_does_as_well() {
     let api = held();
     api.minor_version(30);

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use kickstand::leader::{Candidate, Settings};
+use kickstand::pod::facts::Facts;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Rig;
@@ -64,14 +66,21 @@ async fn what_is_being_retried_is_dropped_when_the_lead_is_lost() {
     rig.stop().await;
 }
 
-fn candidate(api: &FakeApi, identity: &str) -> (Candidate, tokio::sync::watch::Receiver<bool>) {
-    let settings = Settings {
+fn candidate(api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>) {
+    candidate_that(watch::channel(true).1, api, identity)
+}
+
+fn candidate_that(sees: watch::Receiver<bool>, api: &FakeApi, identity: &str) -> (Candidate, watch::Receiver<bool>) {
+    Candidate::new(api.client(), settings(identity), sees, watch::channel(Facts::default()).0)
+}
+
+fn settings(identity: &str) -> Settings {
+    Settings {
         namespace: "kickstand".to_owned(),
         name: "kickstand-controller".to_owned(),
         identity: identity.to_owned(),
         now: support::now,
-    };
-    Candidate::new(api.client(), settings)
+    }
 }
 
 fn holder(api: &FakeApi) -> String {
@@ -129,6 +138,96 @@ async fn a_leader_cut_off_gives_up_before_another_begins() {
     assert!(!(*one_leads.borrow() && *two_leads.borrow()));
     end.cancel();
     one.await.unwrap();
+    two.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_see_pods_lets_another_lead() {
+    let api = FakeApi::new();
+    let (seeing, sees) = watch::channel(false);
+    let (one, one_leads) = candidate_that(sees, &api, "one");
+    let end = CancellationToken::new();
+    let one = tokio::spawn(one.run(end.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!*one_leads.borrow() && holder(&api).is_empty(), "it has seen nothing yet");
+    seeing.send_replace(true);
+    api.until("one leads", |_| *one_leads.borrow()).await;
+
+    let (two, two_leads) = candidate(&api, "two");
+    let two = tokio::spawn(two.run(end.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    seeing.send_replace(false);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!*one_leads.borrow() && *two_leads.borrow(), "at once: it need not run out");
+    seeing.send_replace(true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!*one_leads.borrow() && *two_leads.borrow(), "the other goes on");
+    end.cancel();
+    one.await.unwrap();
+    two.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_cannot_be_watched_for_a_while_are_not_seen_until_they_are_listed_again() {
+    let api = FakeApi::new();
+    let rig = Rig::leading(&api).await;
+    api.until("it sees", |_| *rig.sees.borrow()).await;
+    api.cut("pods");
+    rig.settle(120).await;
+    assert!(*rig.sees.borrow(), "a watch that breaks off and is taken up again is no trouble");
+
+    api.fail("GET", "/api/v1/pods", 500, "InternalError", "etcd is away", 100_000);
+    api.cut("pods");
+    rig.settle(10).await;
+    assert!(*rig.sees.borrow(), "not for a moment");
+    rig.settle(30).await;
+    assert!(!*rig.sees.borrow());
+    api.recover();
+    api.until("it sees again", |_| *rig.sees.borrow()).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_namespace_that_may_not_be_watched_any_more_blinds_nobody_for_the_others() {
+    let api = FakeApi::new();
+    let rig = Rig::start(&api, true, &["ci", "cd"]).await;
+    api.fail("GET", "/namespaces/cd/pods", 403, "Forbidden", "pods is forbidden", 100_000);
+    api.cut("pods");
+    rig.settle(120).await;
+    assert!(*rig.sees.borrow());
+    rig.stop().await;
+}
+
+fn told(api: &FakeApi) -> Option<String> {
+    let lease = api.get("leases", "kickstand-controller")?;
+    lease["metadata"]["annotations"]["kickstand.dev/facts"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_leader_knows_stands_on_the_lease_and_its_successor_goes_on_from_there() {
+    let api = FakeApi::new();
+    let (_seeing, sees) = watch::channel(true);
+    let start = |identity: &str, end: &CancellationToken| {
+        let (facts, _) = watch::channel(Facts::default());
+        let (candidate, leads) = Candidate::new(api.client(), settings(identity), sees.clone(), facts.clone());
+        (facts, leads, tokio::spawn(candidate.run(end.clone())))
+    };
+    let (going, end) = (CancellationToken::new(), CancellationToken::new());
+    let (facts, leads, one) = start("one", &going);
+    api.until("one leads", |_| *leads.borrow()).await;
+    assert_eq!(told(&api), None);
+    facts.send_if_modified(|facts| facts.gate_was_refused("locked", support::now()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(told(&api).unwrap().starts_with(r#"{"gatesRefused":{"locked":""#), "within seconds");
+    going.cancel();
+    one.await.unwrap();
+
+    let (facts, leads, two) = start("two", &end);
+    api.until("two leads", |_| *leads.borrow()).await;
+    assert!(facts.borrow().refuses_gates("locked") && told(&api).is_some());
+    tokio::time::sleep(Duration::from_secs(3700)).await;
+    assert_eq!(told(&api), None, "forgotten after an hour");
+    end.cancel();
     two.await.unwrap();
 }
 

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kickstand::metrics::controller::Metrics;
+use kickstand::pod::facts::Facts;
 use kickstand::pod::known::Known;
 use kickstand::{controller, effects};
 use prometheus_client::registry::Registry;
@@ -34,6 +35,10 @@ use support::objects::{NOP, namespace};
 /// A controller at work.
 pub(crate) struct Rig {
     pub(crate) leader: watch::Sender<bool>,
+    /// Whether it sees pods.
+    pub(crate) sees: watch::Receiver<bool>,
+    /// What it tells the webhook.
+    pub(crate) facts: watch::Sender<Facts>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) registry: Registry,
     ready: Arc<AtomicBool>,
@@ -57,15 +62,18 @@ impl Rig {
 
     pub(crate) fn unready(api: &FakeApi, leading: bool, namespaces: &[&str]) -> Self {
         support::now();
+        let (facts, _) = watch::channel(Facts::default());
         let settings = controller::Settings {
             watch: kickstand::watch::Settings { namespaces: namespaces.iter().map(|&name| name.to_owned()).collect() },
             effects: effects::Settings { nop_image: NOP.to_owned(), instance: "kickstand-0".to_owned() },
             tekton_nop_images: Vec::new(),
             known: Known::builtin().clone(),
             concurrency: 4,
+            facts: facts.clone(),
             now: support::now,
         };
         let (leader, leads) = watch::channel(leading);
+        let (seeing, sees) = watch::channel(false);
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let shutdown = CancellationToken::new();
@@ -74,8 +82,8 @@ impl Rig {
             let ready = Arc::clone(&ready);
             move || ready.store(true, Ordering::Relaxed)
         };
-        let run = controller::run(api.client(), settings, metrics, leads, now_ready, shutdown.clone());
-        Self { leader, shutdown, registry, ready, task: tokio::spawn(run) }
+        let run = controller::run(api.client(), settings, metrics, leads, seeing, now_ready, shutdown.clone());
+        Self { leader, sees, facts, shutdown, registry, ready, task: tokio::spawn(run) }
     }
 
     pub(crate) fn is_ready(&self) -> bool {

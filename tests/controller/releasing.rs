@@ -3,7 +3,7 @@ use std::time::Duration;
 use kickstand::release::{self, Error, Settings};
 use serde_json::json;
 
-use crate::support::objects::{done_pod, gated_pod, judged, running};
+use crate::support::objects::{done_pod, gated_pod, judged, namespace, running};
 use crate::support::{self, FakeApi};
 
 fn settings() -> Settings {
@@ -59,6 +59,20 @@ async fn without_tekton_everything_is_let_go() {
     release::run(api.client(), Settings { webhook_configuration: None, ..settings() }).await.unwrap();
     assert!(opened(&api, "held"));
     assert!(api.calls().iter().all(|call| call.method != "DELETE"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_not_there_is_an_error_where_that_can_be_known() {
+    let api = FakeApi::new();
+    api.put(namespace("ci", false));
+    let of =
+        |names: &[&str]| Settings { namespaces: names.iter().map(|&name| name.to_owned()).collect(), ..settings() };
+    let error = release::run(api.client(), of(&["ci", "ic"])).await.unwrap_err();
+    assert!(error.to_string().contains("there is no namespace ic"), "{error}");
+    assert!(api.calls().iter().all(|call| !call.writes()), "not even the webhook's configuration is deleted");
+
+    api.fail("GET", "/api/v1/namespaces/ic", 403, "Forbidden", "namespaces is forbidden", 1);
+    release::run(api.client(), of(&["ci", "ic"])).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 use serde_json::Value;
 
 use crate::Rig;
-use crate::support::objects::{NOP, done_pod, gated_pod, judge, judged, running, steps_done};
+use crate::support::objects::{NOP, done_pod, gated_pod, judge, judged, running, saw_steps_end, steps_done};
 use crate::support::{FakeApi, at};
 
 fn image(api: &FakeApi, pod: &str, container: usize) -> String {
@@ -121,9 +121,9 @@ async fn a_stop_that_is_refused_is_said_and_the_pod_is_ended() {
     rig.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn without_a_verdict_a_refused_stop_is_only_said() {
-    // A native sidecar still runs, and Tekton waits for it: the classic one is stopped before the verdict.
+/// A native sidecar still runs, and Tekton, once it has seen the steps end, waits for it: the classic one is stopped
+/// before the verdict.
+fn deadlock() -> FakeApi {
     let api = FakeApi::new();
     api.put(running("run", "pod"));
     let mut pod = done_pod("pod", "run", -30);
@@ -132,6 +132,42 @@ async fn without_a_verdict_a_refused_stop_is_only_said() {
     pod["status"]["initContainerStatuses"] =
         serde_json::json!([{ "name": "istio-proxy", "ready": true, "state": { "running": { "startedAt": at(-9) } } }]);
     api.put(pod);
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_tekton_is_not_taken_for_a_run_that_waits_for_its_own_sidecar() {
+    let api = deadlock();
+    let rig = Rig::leading(&api).await;
+    rig.settle(3600).await;
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+
+    // It is back, and has seen the steps end: now the verdict waits for us.
+    api.change("taskruns", "run", saw_steps_end);
+    api.until("the sidecar is stopped", |api| image(api, "pod", 1) == NOP).await;
+    assert_eq!(reads(&api), 1);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_a_verdict_is_withheld_is_confirmed_by_a_live_read() {
+    let api = deadlock();
+    api.change("taskruns", "run", saw_steps_end);
+    let rig = Rig::start(&api, false, &[]).await;
+    api.hold_back("taskruns");
+    // The steps were another attempt's.
+    api.put(running("run", "pod"));
+    rig.leader.send_replace(true);
+    rig.settle(600).await;
+    assert!(reads(&api) > 0);
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_verdict_a_refused_stop_is_only_said() {
+    let api = deadlock();
+    api.change("taskruns", "run", saw_steps_end);
     api.fail("PATCH", "/pods/pod", 422, "Invalid", "Pod \"pod\" is invalid: spec: Forbidden", 1000);
     let rig = Rig::leading(&api).await;
     api.until("it is said", |api| api.has_event("KickstandStopRefused")).await;

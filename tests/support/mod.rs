@@ -99,13 +99,16 @@ pub fn review(object: &Value) -> Value {
     })
 }
 
-/// What the webhook knows of a controller: one that was seen to renew its Lease, or none.
+/// What the webhook knows of a controller: one that was seen to renew its Lease, and can open no gate in `locked`; or none.
 pub fn controller(alive: bool) -> liveness::Liveness {
     let (liveness, mut watcher) = liveness::watcher();
     if alive {
         for second in [1, 2] {
             let renewed = jiff::Timestamp::from_second(second).ok();
-            watcher.saw(liveness::Sight { holder: "controller-0".to_owned(), renewed });
+            let sight = liveness::Sight { holder: "controller-0".to_owned(), renewed };
+            let mut facts = kickstand::pod::facts::Facts::default();
+            facts.gate_was_refused("locked", jiff::Timestamp::UNIX_EPOCH);
+            watcher.saw(liveness::Seen { sight, facts });
         }
     }
     assert_eq!(liveness.alive(), alive);

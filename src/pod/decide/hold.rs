@@ -180,7 +180,7 @@ fn outcome_in_words(verdict: &Verdict) -> &'static str {
         Verdict::Recorded { outcome: Outcome::Failed, .. } => "failed, timed out or cancelled",
         Verdict::Recorded { outcome: Outcome::Superseded, .. } => "tried again in another pod",
         Verdict::Recorded { outcome: Outcome::Gone, .. } => "deleted",
-        Verdict::None => "not judged",
+        Verdict::None | Verdict::Withheld => "not judged",
     }
 }
 

@@ -69,7 +69,8 @@ pub struct Action {
     pub reason: Reason,
     /// The Event's message, once it is done.
     pub message: String,
-    /// It follows from a verdict, which must be confirmed by a live read of the TaskRun first: a cache only proposes.
+    /// It follows from a verdict, or from one that is withheld, which must be confirmed by a live read of the TaskRun first:
+    /// a cache only proposes.
     pub on_verdict: bool,
 }
 

@@ -72,9 +72,12 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Tekton may be waiting for a native sidecar. An old one never is: it is merely slow.
+    /// Tekton waits for a native sidecar. An old one never does: it is merely slow. And one that has not recorded the end
+    /// of the steps is away, or busy elsewhere: its verdict will come, and is not to be spoilt.
     fn is_deadlocked(&self) -> bool {
-        tekton::names_its_owner(self.pod) && sidecars::native(self.pod).any(|sidecar| sidecar.is_running())
+        self.context.verdict == Verdict::Withheld
+            && tekton::names_its_owner(self.pod)
+            && sidecars::native(self.pod).any(|sidecar| sidecar.is_running())
     }
 
     /// Stops what runs, or is between two starts of a crash loop: helpers first.
@@ -83,7 +86,7 @@ impl<'a> Scene<'a> {
         let mut left = Vec::new();
         for sidecar in self.stoppable() {
             let is_helper = sidecar.role(self.context.known) == Role::Helper;
-            if self.is_stopped(&sidecar) {
+            if self.is_stopped(&sidecar) && (judged || !self.was_undone(&sidecar)) {
                 helper_runs |= is_helper && sidecar.is_running();
             } else if is_alive(self.pod, &sidecar) {
                 helper_runs |= is_helper;
@@ -112,7 +115,8 @@ impl<'a> Scene<'a> {
         }
         let occasion =
             if judged { "the steps are done" } else { "the steps are done, and nothing else would end the pod" };
-        self.order(orders, &format!("{occasion}: stopped"), done_at, judged);
+        // Without a verdict, it follows from one that is withheld.
+        self.order(orders, &format!("{occasion}: stopped"), done_at, judged, true);
     }
 
     /// Puts nop in the place of what never started, so that the pod is not Pending any more.
@@ -136,10 +140,10 @@ impl<'a> Scene<'a> {
             }
             orders.push(order(&sidecar, How::Nop));
         }
-        self.order(orders, "the steps are done: replaced what never started:", done_at, judged);
+        self.order(orders, "the steps are done: replaced what never started:", done_at, judged, judged);
     }
 
-    fn order(&mut self, orders: Vec<Order>, occasion: &str, done_at: Timestamp, judged: bool) {
+    fn order(&mut self, orders: Vec<Order>, occasion: &str, done_at: Timestamp, judged: bool, on_verdict: bool) {
         if orders.is_empty() {
             return;
         }
@@ -152,7 +156,7 @@ impl<'a> Scene<'a> {
             .collect();
         let message = format!("{occasion} {}", names.join(", "));
         let else_end = judged && !self.is_finishing(done_at);
-        self.act(Effect::Stop { orders, else_end }, Reason::SidecarsStopped, &message, judged);
+        self.act(Effect::Stop { orders, else_end }, Reason::SidecarsStopped, &message, on_verdict);
     }
 
     /// The way to stop a running sidecar; `None` if neither way would end it.
@@ -196,14 +200,26 @@ impl<'a> Scene<'a> {
 
     /// Somebody has stopped it already.
     fn is_stopped(&self, sidecar: &Sidecar<'_>) -> bool {
+        self.runs_a_nop(sidecar)
+            // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
+            // were not told. To stop it again would be to fight over it.
+            || self.stopped.contains_key(sidecar.name())
+    }
+
+    /// Its image is one that somebody stops sidecars by.
+    fn runs_a_nop(&self, sidecar: &Sidecar<'_>) -> bool {
         let image = sidecar.container.image.as_str();
         let tekton_nops = self.context.tekton_nop_images.iter().filter(|start| !start.is_empty());
         image == self.context.nop_image
             || image == ENDED_IMAGE
             || tekton_nops.into_iter().any(|start| image.starts_with(start.as_str()))
-            // Once is enough, whatever it runs by now: an older nop image of ours, or one of Tekton's under a name that we
-            // were not told. To stop it again would be to fight over it.
-            || self.stopped.contains_key(sidecar.name())
+    }
+
+    /// It was stopped a while ago, and runs what it ran before, or something else: somebody put that there. After a verdict
+    /// its pod is ended for that; before, nothing else would come of it.
+    fn was_undone(&mut self, sidecar: &Sidecar<'_>) -> bool {
+        let at = self.stopped.get(sidecar.name()).map(|stopped| stopped.at);
+        !self.runs_a_nop(sidecar) && at.is_some_and(|at| self.is_due(at, PATIENCE))
     }
 
     /// It may run on for a while, to end by itself.

@@ -13,12 +13,22 @@ mod snapshots;
 
 /// A live controller, on a cluster of which nothing more is known.
 pub(super) fn live() -> Options<'static> {
-    Options { controller_alive: true, native: Err(Off::Unknown), skip_tekton_wait: true, known: Known::builtin() }
+    Options {
+        controller_alive: true,
+        gates_refused: false,
+        native: Err(Off::Unknown),
+        skip_tekton_wait: true,
+        known: Known::builtin(),
+    }
 }
 
 /// And one that can run native sidecars.
 pub(super) fn native() -> Options<'static> {
     Options { native: Ok(()), ..live() }
+}
+
+fn refused() -> Options<'static> {
+    Options { gates_refused: true, ..live() }
 }
 
 pub(super) fn dead() -> Options<'static> {
@@ -516,6 +526,30 @@ fn an_opt_out_that_appears_later_leaves_the_gate_to_the_controller() {
     assert!(is_gated(&once));
 }
 
+#[test]
+fn where_gates_could_not_be_opened_lately_none_is_added_and_the_user_is_told() {
+    let raw = pod_with(&[sidecar("sidecar-web")]);
+    let mutation = mutated(&raw, &refused());
+    assert_eq!((mutation.patch, mutation.decision), (Patch(vec![]), Decision::Ungated(Ungated::GatesRefused)));
+    insta::assert_snapshot!(mutation.warnings.join("\n"), @"kickstand: the first step does not wait for its sidecars: the API server refused to have gates opened in this namespace (by its permissions or a policy; see the Events KickstandStopRefused there)");
+    assert_eq!(mutated(&gated(&raw), &refused()).patch, Patch(vec![]), "one of an earlier call stays");
+    assert_eq!(untouched(&mutated(&pod_with(&[]), &refused())), Some(&Ungated::NobodyToAwait));
+}
+
+#[test]
+fn a_pod_of_too_many_containers_is_left_as_it_is_and_the_user_is_told() {
+    let others = |count: usize| (0..count).map(|at| sidecar(&format!("sidecar-{at}"))).collect::<Vec<_>>();
+    let mut raw = pod_with(&others(MOST_CONTAINERS - 1));
+    assert!(is_gated(&gated(&raw)));
+    raw["spec"]["initContainers"] = json!([{ "name": "one-more" }]);
+    let mutation = mutated(&raw, &live());
+    assert_eq!(
+        (mutation.patch, mutation.decision),
+        (Patch(vec![]), Decision::Ungated(Ungated::TooManyContainers(257)))
+    );
+    insta::assert_snapshot!(mutation.warnings.join("\n"), @"kickstand: the first step does not wait for its sidecars: it has 257 containers, and pods of more than 256 are left as they are");
+}
+
 // What is counted
 
 #[test]
@@ -527,6 +561,8 @@ fn every_reason_has_its_own_label_and_only_what_somebody_should_hear_is_said() {
         (Ungated::NobodyToAwait, true),
         (Ungated::NoFirstStep, false),
         (Ungated::NoController, false),
+        (Ungated::GatesRefused, false),
+        (Ungated::TooManyContainers(257), false),
         (Ungated::InTheWay("volume"), false),
         (Ungated::Entrypoint(entrypoint::Unknown::NoValue), false),
     ];

@@ -85,6 +85,11 @@ pub(crate) fn running(run: &str, pod: &str) -> Value {
     })
 }
 
+/// Tekton has seen its step end, and gives no verdict.
+pub(crate) fn saw_steps_end(run: &mut Value) {
+    run["status"]["steps"] = json!([{ "name": "build", "container": "step-build", "terminated": { "exitCode": 0 } }]);
+}
+
 /// Its verdict, so many seconds after the test's beginning.
 pub(crate) fn judge(run: &mut Value, succeeded: bool, when: i64) {
     run["status"]["completionTime"] = at(when).into();

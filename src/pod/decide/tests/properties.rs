@@ -154,13 +154,17 @@ fn a_sight() -> impl Strategy<Value = Seen> {
     let outcome =
         proptest::sample::select(vec![Outcome::Succeeded, Outcome::Failed, Outcome::Superseded, Outcome::Gone]);
     let time = || prop_oneof![6 => 0..400_i64, 1 => -1000..100_000_i64];
-    let verdict = option::of((outcome, option::weighted(0.8, time())));
+    let recorded = (outcome, option::weighted(0.8, time()))
+        .prop_map(|(outcome, recorded)| Verdict::Recorded { outcome, at: recorded.map(at) });
+    let verdict = prop_oneof![2 => Just(Verdict::None), 3 => Just(Verdict::Withheld), 5 => recorded];
     let flag = || proptest::bool::weighted(0.05);
     (verdict, option::of(time()), time(), flag(), flag()).prop_map(
-        |(verdict, first, now, namespace_opted_out, leaving)| {
-            let verdict = verdict
-                .map_or(Verdict::None, |(outcome, recorded)| Verdict::Recorded { outcome, at: recorded.map(at) });
-            Seen { verdict, since: first.map(at), now: at(now), namespace_opted_out, leaving }
+        |(verdict, first, now, namespace_opted_out, leaving)| Seen {
+            verdict,
+            since: first.map(at),
+            now: at(now),
+            namespace_opted_out,
+            leaving,
         },
     )
 }
@@ -252,13 +256,15 @@ proptest! {
             for order in orders(&decision) {
                 let unstarted = classic(&pod).any(|sidecar| sidecar.index == order.index && sidecar.never_started());
                 let deadlock = native(&pod).any(|sidecar| sidecar.is_running());
-                let held_up = if pod.status.phase == Phase::Pending { unstarted } else { deadlock };
+                let is_pending = pod.status.phase == Phase::Pending;
+                let held_up = if is_pending { unstarted } else { deadlock && seen.verdict == Verdict::Withheld };
                 prop_assert!(held_up);
+                let confirmed = decision.actions.iter().any(|action| action.on_verdict && stops(&action.effect));
+                prop_assert!(confirmed != is_pending, "that Tekton withholds its verdict must be confirmed");
             }
-            let hedged = decision.actions.iter().any(|action| {
-                action.on_verdict || matches!(action.effect, Effect::Stop { else_end: true, .. })
-            });
-            prop_assert!(!hedged, "there is no verdict to confirm, and no pod may be ended");
+            let hedged =
+                decision.actions.iter().any(|action| matches!(action.effect, Effect::Stop { else_end: true, .. }));
+            prop_assert!(!hedged, "no pod may be ended without a verdict");
         }
     }
 

@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::build::{Build, C, NOP, at, c, pod};
 use super::{Seen, finished, seen_at};
 use crate::pod::decide::steps_done_at;
-use crate::pod::verdict::Outcome;
+use crate::pod::verdict::{Outcome, Verdict};
 
 /// One step that succeeded, and these beside it.
 fn done_with<const N: usize>(sidecars: [C; N]) -> Build {
@@ -15,6 +15,11 @@ fn done_with<const N: usize>(sidecars: [C; N]) -> Build {
 /// The run succeeded a second after its step.
 fn judged(now: i64) -> Seen {
     seen_at(now).succeeded(61)
+}
+
+/// Tekton has recorded the end of the steps, and gives no verdict.
+fn withheld(now: i64) -> Seen {
+    Seen { verdict: Verdict::Withheld, ..seen_at(now) }
 }
 
 // When the steps are done.
@@ -79,7 +84,7 @@ fn one_that_ends_by_itself_is_left_alone(#[case] sidecar: C) {
 fn native_sidecars_are_left_to_the_kubelet() {
     let native_only = pod().step(c("one").exited(0)).native(c("istio-proxy").ready()).native(c("sidecar-web").ready());
     assert_eq!(judged(86_400).on(native_only.clone()), "nothing");
-    assert_eq!(seen_at(86_400).on(native_only), "nothing");
+    assert_eq!(withheld(86_400).on(native_only), "nothing");
 }
 
 #[test]
@@ -286,51 +291,77 @@ fn a_classic_sidecar_that_keeps_a_native_one_and_so_the_run_from_ending_is_stopp
     #[case] expected: &str,
 ) {
     let deadlock = done_with([c("istio-proxy").ready()]).native(c("sidecar-web").ready());
-    assert_eq!(seen_at(now).on(deadlock), expected);
+    assert_eq!(withheld(now).on(deadlock), expected);
+}
+
+#[test]
+fn a_tekton_that_has_not_recorded_the_end_of_the_steps_is_away_or_slow_and_is_waited_for() {
+    for sidecar in [c("istio-proxy"), c("helper"), c("helper").uncovered()] {
+        let pod = done_with([sidecar.ready()]).native(c("sidecar-web").ready());
+        assert_eq!(seen_at(86_400).on(pod.clone()), "nothing");
+        assert_ne!(withheld(86_400).on(pod), "nothing");
+    }
 }
 
 #[test]
 fn without_a_verdict_each_is_stopped_in_the_way_likeliest_to_end_clean() {
     let deadlock = |sidecar: C| done_with([sidecar.ready()]).native(c("sidecar-web").ready());
-    let early = |sidecar: C| seen_at(70).on(deadlock(sidecar));
+    let early = |sidecar: C| withheld(70).on(deadlock(sidecar));
     assert_eq!(early(c("helper")), "stop helper by nop");
     assert_eq!(early(c("helper").policy("OnFailure")), "stop helper by nop");
     assert_eq!(early(c("vault-agent").uncovered()), "stop vault-agent by Ended", "known to exit 0");
     // One that may end in error fails the run if Tekton is merely slow: not before two minutes.
     assert_eq!(early(c("helper").uncovered()), "nothing; again at 180");
-    assert_eq!(seen_at(180).on(deadlock(c("helper").uncovered())), "stop helper by Ended");
+    assert_eq!(withheld(180).on(deadlock(c("helper").uncovered())), "stop helper by Ended");
     // And one that neither way ends is left: the pod cannot be ended before the verdict.
-    assert_eq!(seen_at(900).on(deadlock(c("helper").policy("Always"))), "nothing");
-    assert_eq!(seen_at(900).on(deadlock(c("helper").policy("OnFailure").uncovered())), "nothing");
-    insta::assert_snapshot!(seen_at(70).says_of(deadlock(c("istio-proxy"))), @"KickstandSidecarsStopped: the steps are done, and nothing else would end the pod: stopped istio-proxy (by nop)");
+    assert_eq!(withheld(900).on(deadlock(c("helper").policy("Always"))), "nothing");
+    assert_eq!(withheld(900).on(deadlock(c("helper").policy("OnFailure").uncovered())), "nothing");
+    insta::assert_snapshot!(withheld(70).says_of(deadlock(c("istio-proxy"))), @"KickstandSidecarsStopped: the steps are done, and nothing else would end the pod: stopped istio-proxy (by nop)");
 }
 
 #[test]
 fn without_a_verdict_keep_logs_and_a_failed_step_do_not_spoil_the_phase() {
     let deadlock = done_with([c("helper").ready()]).native(c("sidecar-web").ready());
-    assert_eq!(seen_at(70).on(deadlock.annotated("kickstand.dev/keep-logs", "true")), "stop helper by nop");
+    assert_eq!(withheld(70).on(deadlock.annotated("kickstand.dev/keep-logs", "true")), "stop helper by nop");
     let failed = pod().step(c("one").exited(1)).sidecar(c("helper").ready()).native(c("sidecar-web").ready());
-    assert_eq!(seen_at(70).on(failed), "stop helper by nop");
+    assert_eq!(withheld(70).on(failed), "stop helper by nop");
+}
+
+#[test]
+fn without_a_verdict_a_stop_that_somebody_undid_is_tried_again_two_minutes_later() {
+    let undone = |at: i64| {
+        done_with([c("helper").ready()]).native(c("sidecar-web").ready()).stopped(
+            "helper",
+            "registry.example/helper:1",
+            at,
+        )
+    };
+    assert_eq!(withheld(71).on(undone(70)), "nothing; again at 190");
+    assert_eq!(withheld(190).on(undone(70)), "stop helper by nop");
+    assert_eq!(seen_at(190).on(undone(70)), "nothing", "as long as Tekton has not seen the end of the steps");
+    assert_eq!(withheld(200).on(undone(190)), "nothing; again at 310");
+    let stopped = done_with([c("helper").image(NOP).ready()]).native(c("sidecar-web").ready());
+    assert_eq!(withheld(900).on(stopped.stopped("helper", "h:1", 70)), "nothing", "one that was not undone");
 }
 
 #[test]
 fn without_a_verdict_helpers_end_first_too() {
     let deadlock = done_with([c("istio-proxy").ready(), c("helper").ready()]).native(c("sidecar-web").ready());
-    assert_eq!(seen_at(70).on(deadlock), "stop helper by nop");
+    assert_eq!(withheld(70).on(deadlock), "stop helper by nop");
     let dying = done_with([c("istio-proxy").ready(), c("helper").image(NOP).ready()]).native(c("sidecar-web").ready());
-    assert_eq!(seen_at(80).on(dying), "nothing", "and nothing is ended");
+    assert_eq!(withheld(80).on(dying), "nothing", "and nothing is ended");
 }
 
 #[test]
 fn an_old_tekton_waits_for_no_native_sidecar_and_is_left_its_time() {
     let pod = done_with([c("istio-proxy").ready()]).native(c("sidecar-web").ready()).old_tekton();
-    assert_eq!(seen_at(900).on(pod), "nothing");
+    assert_eq!(withheld(900).on(pod), "nothing");
 }
 
 #[test]
 fn a_native_sidecar_that_has_ended_keeps_nobody() {
     let pod = done_with([c("istio-proxy").ready()]).native(c("sidecar-web").exited(0));
-    assert_eq!(seen_at(900).on(pod), "nothing");
+    assert_eq!(withheld(900).on(pod), "nothing");
 }
 
 // Pending: one never started.
@@ -355,7 +386,7 @@ fn beside_a_sidecar_that_never_started_no_other_is_stopped() {
     let replaced = done_with([c("sidecar-web").image(NOP).waiting("ContainerCreating"), c("helper").ready()]);
     assert_eq!(seen_at(900).on(replaced), "nothing", "the pod is Running in a moment, and Tekton judges it");
     let deadlock = pod.native(c("sidecar-db").ready());
-    assert_eq!(seen_at(900).on(deadlock), "stop sidecar-web by nop");
+    assert_eq!(withheld(900).on(deadlock), "stop sidecar-web by nop");
 }
 
 #[test]
@@ -409,7 +440,7 @@ fn what_tekton_stopped_has_its_time_from_the_verdict() {
 #[test]
 fn what_was_stopped_before_the_verdict_has_its_time_from_the_verdict() {
     let pod = done_with([c("helper").image(NOP).ready()]).native(c("sidecar-web").ready()).stopped("helper", "h:1", 70);
-    assert_eq!(seen_at(900).on(pod.clone()), "nothing");
+    assert_eq!(withheld(900).on(pod.clone()), "nothing");
     assert_eq!(seen_at(900).succeeded(899).on(pod), "nothing; again at 1049");
 }
 
