@@ -1,8 +1,8 @@
-//! `POST /mutate`: an AdmissionReview in, an AdmissionReview out.
+//! `POST /ask` before the injectors, and `POST /mutate` after them: an AdmissionReview in, an AdmissionReview out.
 //!
 //! Whatever happens here, the pod is created: what cannot be decided is allowed untouched, with a warning for its user,
 //! and what cannot even be answered gets an HTTP error, upon which the API server goes on without us
-//! (`failurePolicy: Ignore`). What is decided is `pod::mutate`'s business; the object passes through here as it came.
+//! (`failurePolicy: Ignore`). What is decided is the business of `pod::ask` and `pod::mutate`; the object passes through here as it came.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response as HttpResponse};
 use axum::routing::post;
 use axum::{Json, Router};
 use futures::StreamExt;
+use json_patch::Patch;
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,8 +25,9 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, error, info, warn};
 
 use crate::liveness::Liveness;
-use crate::metrics::webhook::{AdmissionMetrics, Decision, Refusal};
+use crate::metrics::webhook::{AdmissionMetrics, Decision, NativeOutcome, Refusal};
 use crate::metrics::{Closed, Raised};
+use crate::pod::ask::{Asking, ask};
 use crate::pod::known::Known;
 use crate::pod::mutate::{self, Mutation, Options};
 use crate::pod::native::Off;
@@ -46,7 +48,7 @@ const REFUSALS_A_SECOND: u32 = 5;
 const REVIEWS_A_SECOND: u32 = 50;
 
 /// How much is taken on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Of one request's body. The API server takes 3 MiB from its own clients, and a review may carry two objects.
     pub max_body_bytes: usize,
@@ -57,6 +59,12 @@ pub struct Settings {
     /// From a request's headers to its answer. Shorter than the webhook's own timeout (5 s), so that the API server
     /// learns why.
     pub deadline: Duration,
+    /// Native sidecars, where they are safe.
+    pub native: bool,
+    /// Tekton's own wait goes where no classic sidecar is left.
+    pub skip_tekton_wait: bool,
+    /// The table of known sidecars.
+    pub known: Known,
 }
 
 impl Default for Settings {
@@ -66,6 +74,9 @@ impl Default for Settings {
             max_buffered_bytes: 16 << 20,
             max_concurrent: 256,
             deadline: Duration::from_secs(4),
+            native: true,
+            skip_tekton_wait: true,
+            known: Known::builtin().clone(),
         }
     }
 }
@@ -96,18 +107,33 @@ pub fn router(settings: Settings, metrics: AdmissionMetrics, controller: Livenes
         ([(header::ALLOW, "POST")], webhook.refuse(&refused))
     };
     let not_found = async |State(webhook): State<Arc<Webhook>>| {
-        webhook.refuse(&Refused::new(Refusal::NotFound, "there is nothing here; AdmissionReviews go to /mutate"))
+        webhook
+            .refuse(&Refused::new(Refusal::NotFound, "there is nothing here; AdmissionReviews go to /ask and /mutate"))
     };
+    let early =
+        async |State(webhook): State<Arc<Webhook>>, request: HttpRequest| review(webhook, Call::Early, request).await;
+    let late =
+        async |State(webhook): State<Arc<Webhook>>, request: HttpRequest| review(webhook, Call::Late, request).await;
     Router::new()
-        .route("/mutate", post(review).fallback(wrong_method))
+        .route("/ask", post(early).fallback(wrong_method))
+        .route("/mutate", post(late).fallback(wrong_method))
         .fallback(not_found)
         .with_state(Arc::new(webhook))
 }
 
-async fn review(State(webhook): State<Arc<Webhook>>, request: HttpRequest) -> HttpResponse {
+/// Which of our two webhook configurations calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// Before the injectors: they are asked.
+    Early,
+    /// After them: all the rest.
+    Late,
+}
+
+async fn review(webhook: Arc<Webhook>, call: Call, request: HttpRequest) -> HttpResponse {
     let began = Instant::now();
     let _in_flight = Raised::new(&webhook.metrics.in_flight);
-    match timeout(webhook.settings.deadline, Arc::clone(&webhook).answer(request)).await {
+    match timeout(webhook.settings.deadline, Arc::clone(&webhook).answer(call, request)).await {
         Ok(Ok((decision, answer))) => {
             webhook.metrics.reviewed(decision, began.elapsed());
             Json(answer).into_response()
@@ -148,7 +174,7 @@ impl Refused {
 }
 
 impl Webhook {
-    async fn answer(self: Arc<Self>, request: HttpRequest) -> Result<(Decision, Answer), Refused> {
+    async fn answer(self: Arc<Self>, call: Call, request: HttpRequest) -> Result<(Decision, Answer), Refused> {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             let max = self.settings.max_concurrent;
             return Err(Refused::new(Refusal::Overloaded, format!("{max} reviews are in work already")));
@@ -162,24 +188,31 @@ impl Webhook {
         let this = Arc::clone(&self);
         let decided = tokio::task::spawn_blocking(move || {
             let _taken = (slot, buffered);
-            this.decide(&body)
+            this.decide(call, &body)
         });
         let (request, outcome) =
             decided.await.map_err(|_| Refused::new(Refusal::Overloaded, "the review was broken off"))??;
         self.tell(&request, &outcome);
+        if let Some(native) = outcome.native {
+            self.metrics.native.count(native);
+        }
         Ok((outcome.decision, outcome.answer(request.uid)))
     }
 
-    fn decide(&self, body: &[u8]) -> Result<(Request, Outcome), Refused> {
+    fn decide(&self, call: Call, body: &[u8]) -> Result<(Request, Outcome), Refused> {
         let mut request = Request::read(body)?;
+        let namespace = request.namespace.as_deref().unwrap_or_default();
         let options = Options {
             controller_alive: self.controller.alive(),
-            gates_refused: self.controller.refuses_gates(request.namespace.as_deref().unwrap_or_default()),
-            native: Err(Off::Unknown),
-            skip_tekton_wait: true,
-            known: Known::builtin(),
+            gates_refused: self.controller.refuses_gates(namespace),
+            native: if self.settings.native { self.controller.native(namespace) } else { Err(Off::Setting) },
+            skip_tekton_wait: self.settings.skip_tekton_wait,
+            known: &self.settings.known,
         };
-        let outcome = Outcome::of(&request, |object| mutate::mutate(object, &options));
+        let outcome = Outcome::of(&request, |object| match call {
+            Call::Early => ask(object, &options).map(Outcome::asked),
+            Call::Late => mutate::mutate(object, &options).map(Outcome::mutated),
+        });
         // Only its name is still wanted, and to let go of the rest takes its time, too.
         request.name = Some(request.object_name().to_owned());
         request.object = Value::Null;
@@ -343,12 +376,14 @@ struct Outcome {
     decision: Decision,
     patch: Option<Vec<u8>>,
     warnings: Vec<String>,
-    /// The decision's reason, or whom a gated pod waits for.
+    /// The decision's reason, or whom a gated pod waits for, or which injectors were asked.
     why: String,
+    /// What became of the sidecars, and of Tekton's own wait.
+    native: Option<NativeOutcome>,
 }
 
 impl Outcome {
-    fn of(request: &Request, decide: impl FnOnce(&Value) -> Result<Mutation, serde_json::Error>) -> Self {
+    fn of(request: &Request, decide: impl FnOnce(&Value) -> Result<Self, serde_json::Error>) -> Self {
         if !request.creates_a_pod() {
             let Resource { group, version, plural } = &request.resource;
             let what = format!(
@@ -360,7 +395,7 @@ impl Outcome {
         }
         // Nothing outlives a panic here but what was lent for reading.
         match catch_unwind(AssertUnwindSafe(|| decide(&request.object))) {
-            Ok(Ok(mutation)) => Self::mutated(mutation),
+            Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => {
                 Self::fault(Decision::Untypable, &format!("this is no Pod as this build knows it: {error}"))
             }
@@ -370,19 +405,33 @@ impl Outcome {
 
     fn mutated(mutation: Mutation) -> Self {
         let decision = Decision::from(&mutation.decision);
+        let native = NativeOutcome::of(&mutation);
         let why = match mutation.decision {
             mutate::Decision::Gated(waits_for) => waits_for.join(","),
             mutate::Decision::Ungated(why) => why.to_string(),
         };
-        let patch = if mutation.patch.0.is_empty() { None } else { Some(serde_json::to_vec(&mutation.patch)) };
+        Self { warnings: mutation.warnings, native, ..Self::patched(decision, &mutation.patch, why) }
+    }
+
+    fn asked(asking: Asking) -> Self {
+        let (decision, why) = match asking.asked {
+            None => (Decision::NotATaskRun, "not the pod of a TaskRun, or opted out".to_owned()),
+            Some(Ok(asked)) => (Decision::Asked, asked.join(",")),
+            Some(Err(stays)) => (Decision::NotAsked, stays.to_string()),
+        };
+        Self::patched(decision, &asking.patch, why)
+    }
+
+    fn patched(decision: Decision, patch: &Patch, why: String) -> Self {
+        let patch = if patch.0.is_empty() { None } else { Some(serde_json::to_vec(patch)) };
         match patch.transpose() {
-            Ok(patch) => Self { decision, patch, warnings: mutation.warnings, why },
+            Ok(patch) => Self { patch, ..Self::untouched(decision, why) },
             Err(error) => Self::fault(Decision::InternalError, &format!("the patch cannot be written: {error}")),
         }
     }
 
     fn untouched(decision: Decision, why: String) -> Self {
-        Self { decision, patch: None, warnings: Vec::new(), why }
+        Self { decision, patch: None, warnings: Vec::new(), why, native: None }
     }
 
     fn fault(decision: Decision, why: &str) -> Self {
@@ -396,8 +445,14 @@ impl Outcome {
         if self.decision != Decision::NotATaskRun {
             audit_annotations.insert("decision", self.decision.as_label().to_owned());
         }
-        if self.decision == Decision::Gated {
-            audit_annotations.insert("waits-for", self.why);
+        match self.decision {
+            Decision::Gated => drop(audit_annotations.insert("waits-for", self.why)),
+            Decision::Asked => drop(audit_annotations.insert("asked", self.why)),
+            Decision::NotAsked => drop(audit_annotations.insert("why", self.why)),
+            _ => {}
+        }
+        if let Some(native) = self.native.filter(|native| *native != NativeOutcome::Classic) {
+            audit_annotations.insert("native", native.as_label().to_owned());
         }
         let patch_type = self.patch.is_some().then_some("JSONPatch");
         let patch = self.patch.map(ByteString);

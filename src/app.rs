@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::config::{ControllerArgs, ReleaseArgs, WebhookArgs};
+use crate::config::{ControllerArgs, Native, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
 use crate::pod::facts::Facts;
@@ -65,6 +65,8 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
         max_body_bytes: args.max_body_bytes,
         max_concurrent: args.max_concurrent_reviews,
         deadline: args.review_deadline,
+        native: args.native == Native::Auto,
+        skip_tekton_wait: args.skip_tekton_wait,
         ..admission::Settings::default()
     };
     let router = admission::router(settings, admission_metrics, alive);

@@ -53,6 +53,14 @@ pub enum LogFormat {
     Text,
 }
 
+/// When sidecars become native.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Native {
+    Auto,
+    Off,
+}
+
 /// `kickstand webhook`.
 #[derive(Debug, Args)]
 pub struct WebhookArgs {
@@ -71,6 +79,12 @@ pub struct WebhookArgs {
     /// The Lease that shows whether a controller is alive: without one, no pod is gated
     #[arg(long, default_value = "kickstand-controller", value_name = "NAME")]
     pub lease_name: String,
+    /// Let the kubelet end sidecars where that is safe (`auto`), or never (`off`)
+    #[arg(long, value_enum, default_value_t = Native::Auto, value_name = "WHEN")]
+    pub native: Native,
+    /// Where no classic sidecar is left, take Tekton's own wait out of the first step: a second saved
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub skip_tekton_wait: bool,
     /// Refuse a larger request (413). A pod that the API server can store is smaller by far
     #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
     pub max_body_bytes: usize,

@@ -14,6 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::pod::ask::ask;
 use crate::pod::gate;
 use crate::pod::known::Known;
 use crate::pod::model::Pod;
@@ -36,6 +37,10 @@ pub struct InjectArgs {
     /// Decide as the webhook does while it knows no live controller
     #[arg(long)]
     pub no_controller: bool,
+    /// The cluster can run native sidecars (every node and the API server ≥ 1.33): shows what both calls of the webhook
+    /// make of the Pod, the one before the injectors too
+    #[arg(long)]
+    pub native: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -177,13 +182,13 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
     let options = Options {
         controller_alive: !args.no_controller,
         gates_refused: false,
-        native: Err(Off::Unknown),
+        native: if args.native { Ok(()) } else { Err(Off::Unknown) },
         skip_tekton_wait: true,
         known: Known::builtin(),
     };
     let (mut out, mut notes) = (String::new(), String::new());
     for (at, (place, raw)) in pods.into_iter().enumerate() {
-        let mutation = mutate(&raw, &options).map_err(|error| wrong_field(&place, &raw, &error))?;
+        let mutation = both_calls(&place, &raw, &options)?;
         note(&place, &raw, &mutation, &mut notes);
         if at > 0 && args.output == Output::Yaml {
             out.push_str("---\n");
@@ -198,6 +203,17 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
         }
     }
     Ok(())
+}
+
+/// What the early call and the late one make of a Pod, with no injector in between.
+fn both_calls(place: &Place, raw: &Value, options: &Options<'_>) -> Result<Mutation, Error> {
+    let asking = ask(raw, options).map_err(|error| wrong_field(place, raw, &error))?;
+    let mut asked = raw.clone();
+    json_patch::patch(&mut asked, &asking.patch)
+        .map_err(|error| Error::Internal { place: place.clone(), why: error.to_string() })?;
+    let mut mutation = mutate(&asked, options).map_err(|error| wrong_field(place, raw, &error))?;
+    mutation.patch.0.splice(0..0, asking.patch.0);
+    Ok(mutation)
 }
 
 fn read(filename: &Path, mut stdin: impl Read) -> Result<(String, String), Error> {

@@ -20,6 +20,7 @@ use crate::metrics::Closed;
 use crate::metrics::webhook::{LeaseFailure, LivenessMetrics};
 use crate::pod::contract::FACTS;
 use crate::pod::facts::Facts;
+use crate::pod::native::Off;
 use crate::readiness::Token;
 
 /// A controller renews every 5 seconds, and another takes over after 15: silent for longer than that, there is none.
@@ -133,6 +134,14 @@ impl Liveness {
     #[must_use]
     pub fn refuses_gates(&self, namespace: &str) -> bool {
         self.0.borrow().facts.refuses_gates(namespace)
+    }
+
+    /// Can a pod in this namespace have native sidecars?
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn native(&self, namespace: &str) -> Result<(), Off> {
+        self.0.borrow().facts.native(namespace)
     }
 }
 

@@ -16,7 +16,9 @@ use futures::stream;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::ByteString;
-use kickstand::metrics::webhook::{AdmissionMetrics, Decision, HandshakeFailure, Refusal, ServerMetrics};
+use kickstand::metrics::webhook::{
+    AdmissionMetrics, Decision, HandshakeFailure, NativeOutcome, Refusal, ServerMetrics,
+};
 use kickstand::readiness::Readiness;
 use kickstand::shutdown::Shutdown;
 use kickstand::{admin, admission, metrics, server};
@@ -49,7 +51,13 @@ async fn text(response: Response<Body>) -> String {
 /// What the webhook answers to a review: its `response`.
 async fn reviewed(review: &Value, alive: bool) -> (Value, AdmissionMetrics) {
     let (router, metrics) = router(admission::Settings::default(), alive);
-    let response = router.oneshot(post(review.to_string())).await.unwrap();
+    (answered(router, "/mutate", review, &metrics).await, metrics)
+}
+
+async fn answered(router: Router, path: &str, review: &Value, metrics: &AdmissionMetrics) -> Value {
+    let mut request = post(review.to_string());
+    *request.uri_mut() = path.parse().unwrap();
+    let response = router.oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
     let answer: Value = serde_json::from_str(&text(response).await).unwrap();
@@ -58,7 +66,7 @@ async fn reviewed(review: &Value, alive: bool) -> (Value, AdmissionMetrics) {
     assert_eq!(answer["uid"], review["request"]["uid"], "the answer is to this request");
     assert_eq!(answer["allowed"], true, "nothing is ever forbidden");
     assert_eq!(metrics.in_flight.get(), 0);
-    (answer, metrics)
+    answer
 }
 
 /// A pod as the API server makes it of our answer.
@@ -72,6 +80,56 @@ fn patched(mut pod: Value, answer: &Value) -> Value {
 
 fn assert_untouched(answer: &Value) {
     assert_eq!((answer.get("patch"), answer.get("patchType")), (None, None), "no patch at all, not an empty one");
+}
+
+/// The pod with a sidecar that can be moved.
+fn with_a_server() -> Value {
+    let mut pod = pod();
+    pod["spec"]["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": 80 } });
+    pod
+}
+
+#[tokio::test]
+async fn a_server_that_the_task_declares_becomes_the_kubelets() {
+    let (answer, metrics) = reviewed(&review(&with_a_server()), true).await;
+    let moved = patched(with_a_server(), &answer);
+    assert_eq!(moved["spec"]["initContainers"][0]["name"], "sidecar-web");
+    assert_eq!(moved["spec"]["initContainers"][0]["restartPolicy"], "Always");
+    assert_eq!(
+        answer["auditAnnotations"],
+        json!({ "decision": "gated", "waits-for": "sidecar-web", "native": "moved" })
+    );
+    assert_eq!(metrics.native.of(NativeOutcome::Moved), 1);
+}
+
+#[tokio::test]
+async fn an_operator_can_switch_native_sidecars_off() {
+    let settings = admission::Settings { native: false, ..admission::Settings::default() };
+    let (router, metrics) = router(settings, true);
+    for path in ["/ask", "/mutate"] {
+        let answer = answered(router.clone(), path, &review(&with_a_server()), &metrics).await;
+        let native = answer["auditAnnotations"].get("native").cloned();
+        assert!(native.is_none_or(|native| native == "classic"), "{answer}");
+        assert_ne!(answer["auditAnnotations"]["decision"], "asked");
+    }
+    assert_eq!(metrics.native.of(NativeOutcome::Classic), 1);
+}
+
+#[tokio::test]
+async fn before_the_injectors_they_are_asked_and_nothing_else_happens() {
+    let (router, metrics) = router(admission::Settings::default(), true);
+    let answer = answered(router.clone(), "/ask", &review(&with_a_server()), &metrics).await;
+    let mut asked = patched(with_a_server(), &answer);
+    assert_eq!(asked["metadata"]["annotations"], json!({ "sidecar.istio.io/nativeSidecar": "true" }));
+    asked["metadata"].as_object_mut().unwrap().shift_remove("annotations");
+    assert_eq!(asked, with_a_server());
+    assert_eq!(answer["auditAnnotations"]["asked"], "sidecar.istio.io/nativeSidecar");
+
+    // One that stays classic makes all of them classic.
+    let answer = answered(router, "/ask", &review(&pod()), &metrics).await;
+    assert_untouched(&answer);
+    assert_eq!(answer["auditAnnotations"]["why"], "sidecar-web has no readinessProbe");
+    assert_eq!((metrics.reviews.of(Decision::Asked), metrics.reviews.of(Decision::NotAsked)), (1, 1));
 }
 
 #[tokio::test]
@@ -248,6 +306,7 @@ fn small() -> admission::Settings {
         max_buffered_bytes: 24,
         max_concurrent: 1,
         deadline: Duration::from_millis(50),
+        ..admission::Settings::default()
     }
 }
 

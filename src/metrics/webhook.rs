@@ -9,6 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{Counters, closed_label};
 use crate::pod::mutate;
+use crate::pod::native::TektonWait;
 
 closed_label! {
     /// What became of a review that was answered.
@@ -35,6 +36,10 @@ closed_label! {
         InTheWay => "in_the_way",
         /// Arguments that we do not know how to change safely.
         UnknownEntrypoint => "unknown_entrypoint",
+        /// On the early call: injectors were asked for native sidecars (or none had to be).
+        Asked => "asked",
+        /// On the early call: nobody was asked, since the pod stays classic.
+        NotAsked => "not_asked",
         /// The review is not about the creation of a pod.
         NotAPodCreation => "not_a_pod_creation",
         /// The object is no Pod as this build knows it.
@@ -69,7 +74,40 @@ impl Decision {
     /// Nothing that anybody has to hear of: see [`mutate::Ungated::is_silent`].
     #[must_use]
     pub fn is_silent(self) -> bool {
-        matches!(self, Self::NotATaskRun | Self::OptedOut | Self::GateOff | Self::NoSidecar)
+        matches!(
+            self,
+            Self::NotATaskRun | Self::OptedOut | Self::GateOff | Self::NoSidecar | Self::Asked | Self::NotAsked
+        )
+    }
+}
+
+closed_label! {
+    /// What became of the sidecars of a pod.
+    NativeOutcome, "outcome" {
+        /// Those that the Task declares became native.
+        Moved => "moved",
+        /// They were native already, and Tekton's own wait was taken out.
+        Native => "native",
+        /// They were brought back: another webhook had taken their `restartPolicy` away.
+        BroughtBack => "brought_back",
+        /// They stay classic.
+        Classic => "classic",
+    }
+}
+
+impl NativeOutcome {
+    /// `None` where there is no sidecar that it could be said of.
+    #[must_use]
+    pub fn of(mutation: &mutate::Mutation) -> Option<Self> {
+        if !mutation.brought_back.is_empty() {
+            return Some(Self::BroughtBack);
+        }
+        match &mutation.moved {
+            Ok(moved) if !moved.is_empty() => Some(Self::Moved),
+            _ if mutation.tekton_wait == TektonWait::Skipped => Some(Self::Native),
+            Err(_) if matches!(mutation.decision, mutate::Decision::Gated(_)) => Some(Self::Classic),
+            _ => None,
+        }
     }
 }
 
@@ -138,6 +176,8 @@ closed_label! {
 pub struct AdmissionMetrics {
     /// Reviews that were answered.
     pub reviews: Counters<Decision>,
+    /// What became of pods' sidecars.
+    pub native: Counters<NativeOutcome>,
     /// Requests that got an HTTP error.
     pub refusals: Counters<Refusal>,
     /// Reviews being worked on.
@@ -156,6 +196,12 @@ impl AdmissionMetrics {
                 registry,
                 "kickstand_webhook_reviews",
                 "AdmissionReviews that were answered, by what was decided of the pod; each of them was allowed",
+            ),
+            native: Counters::register(
+                registry,
+                "kickstand_webhook_native",
+                "AdmissionReviews of pods with sidecars, by what became of them: moved to the kubelet, native already, \
+                 brought back from a webhook that takes restartPolicy away, or classic",
             ),
             refusals: Counters::register(
                 registry,

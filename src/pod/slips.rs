@@ -70,7 +70,7 @@ mod tests {
     #[rstest]
     #[case::a_slip(json!({ "kickstand.dev/gate-timout": "5m" }), "annotation kickstand.dev/gate-timout is not known; is kickstand.dev/gate-timeout meant?")]
     #[case::letters_swapped(json!({ "kickstand.dev/ingore": "web" }), "annotation kickstand.dev/ingore is not known; is kickstand.dev/ignore meant?")]
-    #[case::of_nothing_that_we_know(json!({ "kickstand.dev/strategy": "x" }), "annotation kickstand.dev/strategy is not known")]
+    #[case::of_nothing_that_we_know(json!({ "kickstand.dev/colour": "x" }), "annotation kickstand.dev/colour is not known")]
     #[case::a_label(json!({ "kickstand.dev/inject": "false" }), "kickstand.dev/inject is read as a label of a pod or namespace, and does nothing as an annotation")]
     #[case::nobody_to_ignore(json!({ "kickstand.dev/ignore": "web,wbe,proxy,init" }), "annotation kickstand.dev/ignore: so far no container of the pod is called \"wbe\"")]
     #[case::what_is_known(json!({ "kickstand.dev/ignore": "sidecar-web", "kickstand.dev/injected": "{}", "other.dev/gate": "" }), "")]

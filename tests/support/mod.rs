@@ -108,6 +108,7 @@ pub fn controller(alive: bool) -> liveness::Liveness {
             let sight = liveness::Sight { holder: "controller-0".to_owned(), renewed };
             let mut facts = kickstand::pod::facts::Facts::default();
             facts.gate_was_refused("locked", jiff::Timestamp::UNIX_EPOCH);
+            facts.native = Some(kickstand::pod::facts::Native::Possible);
             watcher.saw(liveness::Seen { sight, facts });
         }
     }
