@@ -14,6 +14,7 @@ Start and end
   cluster up              builds what is missing (a long while the first time, never again), starts all, installs
                           Tekton; a second or two if all runs already; clears what a crash has left
   cluster up --bare       the same without Tekton
+  cluster up --with dns   also a DNS; on a cluster that runs, too
   cluster down            ends it and removes its state; keeps the builds
   cluster deps            installs the Debian packages that are missing
   cluster status [-o json]

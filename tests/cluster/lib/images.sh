@@ -10,6 +10,7 @@ CORE_IMAGES=(pause busybox)
 image_reference() {
   case $1 in
   tekton/*) echo "localhost/$1:$TEKTON_VERSION" ;;
+  coredns) echo "localhost/$1:$COREDNS_VERSION" ;;
   *) echo "localhost/$1:dev" ;;
   esac
 }
@@ -23,6 +24,7 @@ image_archive() {
     case $image in
     busybox) cat /bin/busybox ;;
     tekton/*) build_dir tekton ;;
+    coredns) build_dir coredns ;;
     esac
   } | sha256sum)
   echo "$CACHE/images/${image//\//-}-${key:0:12}.tar"
@@ -48,6 +50,7 @@ image_context() {
     echo 'root:x:0:' >"$folder/rootfs/etc/group"
     ;;
   tekton/*) cp "$(build_dir tekton)/$command" "$folder/" ;;
+  coredns) cp "$(build_dir coredns)/coredns" "$folder/" ;;
   esac
   sed "s#@COMMAND@#$command#g" "$CLUSTER_HOME/images/${image%%/*}/Dockerfile" >"$folder/Dockerfile"
 }
