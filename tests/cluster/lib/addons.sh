@@ -4,7 +4,7 @@
 #   NAME_images    names of base images to load     NAME_ready     succeeds if it is there and works
 #   NAME_needs     names of addons it relies on, which stand before it in ADDONS
 
-ADDONS=(tekton dns)
+ADDONS=(tekton dns istio)
 DEFAULT_ADDONS=(tekton)
 
 load_addons() {
