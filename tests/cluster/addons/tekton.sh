@@ -4,6 +4,7 @@
 
 TEKTON_IMAGES=(tekton/controller tekton/webhook tekton/entrypoint tekton/nop tekton/workingdirinit tekton/sidecarlogresults)
 
+tekton_needs() { :; }
 tekton_tools() { echo tekton; }
 tekton_images() { printf '%s\n' "${TEKTON_IMAGES[@]}"; }
 

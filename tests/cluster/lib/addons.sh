@@ -2,9 +2,9 @@
 # What is installed into the cluster once it runs. An addon NAME is a file addons/NAME.sh with the functions
 #   NAME_tools     names of tools to build          NAME_install   installs it and waits until it works
 #   NAME_images    names of base images to load     NAME_ready     succeeds if it is there and works
-# and may rely on the addons named before it in ADDONS.
+#   NAME_needs     names of addons it relies on, which stand before it in ADDONS
 
-ADDONS=(tekton)
+ADDONS=(tekton dns istio)
 DEFAULT_ADDONS=(tekton)
 
 load_addons() {
@@ -22,6 +22,19 @@ check_addons() {
   done
 }
 
+# addons_in_order ADDON…: these and those they rely on, in the order to install them in.
+addons_in_order() {
+  local addon i wanted=" $* "
+  # Backwards, since an addon only relies on earlier ones.
+  for ((i = ${#ADDONS[@]} - 1; i >= 0; i--)); do
+    addon=${ADDONS[i]}
+    if [[ $wanted == *" $addon "* ]]; then wanted+="$("${addon}_needs" | tr '\n' ' ')"; fi
+  done
+  for addon in "${ADDONS[@]}"; do
+    if [[ $wanted == *" $addon "* ]]; then echo "$addon"; fi
+  done
+}
+
 addons_tools() { local addon; for addon in "$@"; do "${addon}_tools"; done; }
 addons_images() { local addon; for addon in "$@"; do "${addon}_images"; done; }
 
@@ -29,5 +42,7 @@ addon_install() {
   local images
   mapfile -t images < <("$1_images")
   images_load "${images[@]}"
+  mkdir -p "$STATE/addons"
+  : >"$STATE/addons/$1"
   "$1_install"
 }

@@ -47,7 +47,7 @@ managers_start() {
 }
 
 # A proxy setting of the user's must not reach for the API server.
+UNPROXIED=(env -u http_proxy -u https_proxy -u all_proxy -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY)
 kubectl() {
-  env -u http_proxy -u https_proxy -u all_proxy -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY \
-    nsenter --net="$NETNS" "$STATE/bin/kubectl" --kubeconfig "$STATE/kubeconfig" "$@"
+  "${UNPROXIED[@]}" nsenter --net="$NETNS" "$STATE/bin/kubectl" --kubeconfig "$STATE/kubeconfig" "$@"
 }

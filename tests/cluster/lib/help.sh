@@ -14,6 +14,7 @@ Start and end
   cluster up              builds what is missing (a long while the first time, never again), starts all, installs
                           Tekton; a second or two if all runs already; clears what a crash has left
   cluster up --bare       the same without Tekton
+  cluster up --with istio also Istio, and the DNS it needs (--with dns: that alone); on a cluster that runs, too
   cluster down            ends it and removes its state; keeps the builds
   cluster deps            installs the Debian packages that are missing
   cluster status [-o json]
@@ -27,6 +28,9 @@ Work with it
   cluster helm …   cluster ctr …            (helm is built when it is first used)
   cluster helm-path                         the path of that helm, for what needs no cluster
   cluster tekton-flags                      Tekton's feature flags; with KEY=VALUE… sets some
+  cluster istio-set KEY=VALUE…              Istio with these values of its chart on top of the cluster's own, as in
+                                            env.ENABLE_NATIVE_SIDECARS=false; without any, back to those
+  cluster istio-charts                      the folder of Istio's own charts (fetched when first used)
   cluster kubeconfig                        the path of the credentials; they work inside `cluster exec`
 
 Look into it

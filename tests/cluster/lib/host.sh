@@ -22,7 +22,7 @@ cni_bin() {
 }
 
 # Debian packages, as "PACKAGE TEST" lines: a test that fails says the package is missing.
-# `run` is what a cluster needs to run, `images` what building the base images needs.
+# `run` is what a cluster needs to run, `images` what building the base images needs, `wheels` what Envoy comes by.
 packages() {
   case $1 in
   run)
@@ -45,6 +45,7 @@ gcc command -v gcc
 libc6-dev [ -n "$(find /usr/lib -name libc.a -print -quit)" ]
 L
     ;;
+  wheels) echo "python3-pip python3 -m pip --version" ;;
   esac
 }
 
@@ -123,7 +124,7 @@ require_filesystem() {
 deps() {
   local missing
   require_root deps
-  missing=$(missing_packages run images | tr '\n' ' ')
+  missing=$(missing_packages run images wheels | tr '\n' ' ')
   missing=${missing% }
   if [ -z "$missing" ]; then
     say "all Debian packages are there"

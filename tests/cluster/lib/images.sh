@@ -10,6 +10,8 @@ CORE_IMAGES=(pause busybox)
 image_reference() {
   case $1 in
   tekton/*) echo "localhost/$1:$TEKTON_VERSION" ;;
+  coredns) echo "localhost/$1:$COREDNS_VERSION" ;;
+  istio/*) echo "localhost/$1:$ISTIO_VERSION" ;;
   *) echo "localhost/$1:dev" ;;
   esac
 }
@@ -17,13 +19,16 @@ image_reference() {
 image_archive() {
   local image=$1 key
   key=$({
-    declare -f image_context images_build_now # how it is built
+    declare -f image_context istio_rootfs images_build_now # how it is built
     cat "$CLUSTER_HOME/images/${image%%/*}"/*
     image_reference "$image"
     case $image in
     busybox) cat /bin/busybox ;;
     tekton/*) build_dir tekton ;;
+    coredns) build_dir coredns ;;
+    istio/*) build_dir istio ;;
     esac
+    if [ "$image" = istio/proxyv2 ]; then build_dir envoy && proxy_host_files | xargs cat; fi
   } | sha256sum)
   echo "$CACHE/images/${image//\//-}-${key:0:12}.tar"
 }
@@ -48,8 +53,44 @@ image_context() {
     echo 'root:x:0:' >"$folder/rootfs/etc/group"
     ;;
   tekton/*) cp "$(build_dir tekton)/$command" "$folder/" ;;
+  coredns) cp "$(build_dir coredns)/coredns" "$folder/" ;;
+  istio/pilot) command=pilot-discovery && istio_rootfs "$command" "$folder/rootfs" ;;
+  istio/proxyv2) command=pilot-agent && istio_rootfs "$command" "$folder/rootfs" ;;
   esac
   sed "s#@COMMAND@#$command#g" "$CLUSTER_HOME/images/${image%%/*}/Dockerfile" >"$folder/Dockerfile"
+}
+
+# istio_rootfs COMMAND FOLDER
+istio_rootfs() {
+  local root=$2 kind name
+  mkdir -p "$root/usr/local/bin" "$root/tmp"
+  chmod 1777 "$root/tmp"
+  cp "$(build_dir istio)/$1" "$root/usr/local/bin/"
+  [ "$1" = pilot-agent ] || return 0
+  mkdir -p "$root/bin" "$root/var/lib/istio/envoy"
+  cp "$(build_dir envoy)/envoy" "$root/usr/local/bin/"
+  cp "$(build_dir istio)/data/envoy_bootstrap.json" "$root/var/lib/istio/envoy/envoy_bootstrap_tmpl.json"
+  proxy_host_files | xargs cp -L --parents -t "$root"
+  for kind in nft legacy; do
+    for name in {iptables,ip6tables}{,-save,-restore}; do
+      ln -s "xtables-$kind-multi" "$root/usr/sbin/${name/tables/tables-$kind}"
+      [ $kind = legacy ] || ln -s "xtables-$kind-multi" "$root/usr/sbin/$name"
+    done
+  done
+  # For a look inside.
+  cp /bin/busybox "$root/bin/"
+  for name in sh cat ls sleep wget; do ln -s busybox "$root/bin/$name"; done
+}
+
+# What the proxy's image takes from Debian: iptables, which fills a pod's own tables from in there, its extensions,
+# and the libraries of these and of Envoy.
+proxy_host_files() {
+  local programs=(/usr/sbin/xtables-nft-multi /usr/sbin/xtables-legacy-multi)
+  {
+    printf '%s\n' "${programs[@]}"
+    find /usr/lib -path '*/xtables/*.so'
+    ldd "${programs[@]}" "$(build_dir envoy)/envoy" | awk '$2 == "=>" { print $3 } $1 ~ "^/" && $2 ~ "^\\(" { print $1 }'
+  } | sort -u
 }
 
 # images_build IMAGE…: the archives that are missing.

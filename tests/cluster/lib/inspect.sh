@@ -13,8 +13,7 @@ require_up() {
 enter() {
   lock_forget # or what is run would hold it
   on_exit     # no trap outlives exec
-  exec env -u http_proxy -u https_proxy -u all_proxy -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY \
-    KUBECONFIG="$STATE/kubeconfig" PATH="$STATE/bin:$PATH" nsenter --net="$NETNS" "$@"
+  exec "${UNPROXIED[@]}" KUBECONFIG="$STATE/kubeconfig" PATH="$STATE/bin:$PATH" nsenter --net="$NETNS" "$@"
 }
 
 helm_enter() {
@@ -79,7 +78,15 @@ status() {
   for addon in "${ADDONS[@]}"; do printf '%-20s %s\n' "$addon" "$(addon_state "$addon")"; done
 }
 
-addon_state() { if "$1_ready" >/dev/null 2>&1; then echo ready; else echo 'not ready'; fi; }
+addon_state() {
+  if "$1_ready" >/dev/null 2>&1; then
+    echo ready
+  elif [ -e "$STATE/addons/$1" ]; then
+    echo 'not ready'
+  else
+    echo 'not installed'
+  fi
+}
 
 status_json() {
   local daemon addon separator=''

