@@ -217,6 +217,8 @@ pub async fn exchange(stream: &mut TlsStream<TcpStream>, body: &Value) -> io::Re
     let body = body.to_string();
     stream.write_all(head(body.len()).as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
+    // A hundred clients in one task share its budget: what was taken may not have been sent.
+    stream.flush().await?;
     answer(stream).await
 }
 
