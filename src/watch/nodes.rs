@@ -20,9 +20,9 @@ use crate::pod::facts::Native;
 use crate::pod::versions::{self, Node, Version};
 
 /// How often the API server is asked for its version: it is replaced while we run.
-const ASK_EVERY: Duration = Duration::from_mins(1);
+const ASK_EVERY: Duration = Duration::from_secs(60);
 /// How long an answer holds while nobody answers.
-const ANSWER_HOLDS: Duration = Duration::from_mins(5);
+const ANSWER_HOLDS: Duration = Duration::from_secs(300);
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 

@@ -51,8 +51,8 @@ fn says(api: &FakeApi) -> Option<Native> {
     facts(api).native
 }
 
-fn impossible(why: &str) -> Option<Native> {
-    Some(Native::Impossible(why.to_owned()))
+fn impossible(why: &str) -> Native {
+    Native::Impossible(why.to_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +69,7 @@ async fn every_node_counts_and_is_named_and_no_longer_when_it_has_left() {
     old["spec"] = json!({ "unschedulable": true });
     api.put(old);
     rig.settle(2).await;
-    assert_eq!(says(&api), impossible("node b runs kubelet v1.30.2, and 1.33 is needed"));
+    assert_eq!(says(&api), Some(impossible("node b runs kubelet v1.30.2, and 1.33 is needed")));
     assert_eq!(rig.metric("kickstand_controller_native_possible"), 0);
 
     api.remove("nodes", "b");
@@ -78,7 +78,7 @@ async fn every_node_counts_and_is_named_and_no_longer_when_it_has_left() {
 
     api.change("nodes", "a", |node| node["status"]["nodeInfo"]["operatingSystem"] = "windows".into());
     rig.settle(2).await;
-    assert_eq!(says(&api), impossible("node a runs Windows"));
+    assert_eq!(says(&api), Some(impossible("node a runs Windows")));
     replica.stop().await;
 }
 
@@ -89,7 +89,7 @@ async fn the_api_server_counts_too_and_may_be_replaced() {
     api.minor_version(32);
     let replica = Replica::start(&api, "one").await;
     replica.rig.settle(2).await;
-    assert_eq!(says(&api), impossible("the API server runs 1.32, and 1.33 is needed"));
+    assert_eq!(says(&api), Some(impossible("the API server runs 1.32, and 1.33 is needed")));
     api.minor_version(33);
     replica.rig.settle(62).await;
     assert_eq!(says(&api), Some(Native::Possible));
