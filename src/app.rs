@@ -118,10 +118,10 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
     }
 
     let settings = controller::Settings {
-        watch: watch::Settings { namespaces: args.watch_namespaces },
+        watch: watch::Settings { namespaces: args.watch_namespaces, native_minimum: args.native_minimum },
         effects: effects::Settings { nop_image: args.nop_image, instance: args.identity },
         tekton_nop_images: args.tekton_nop_images,
-        known: Known::builtin().clone(),
+        known: args.known_sidecars.unwrap_or_else(|| Known::builtin().clone()),
         concurrency: CONCURRENCY,
         facts,
         now: clock::now,

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::inject::InjectArgs;
+use crate::pod::known::Known;
+use crate::pod::versions::Version;
 
 /// Holds a Tekton TaskRun's first step until every sidecar is ready, and brings the sidecars to a stop when the last step
 /// is done.
@@ -129,6 +131,13 @@ pub struct ControllerArgs {
     /// Look after these namespaces alone; without it, after the whole cluster
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub watch_namespaces: Vec<String>,
+    /// A JSON table of sidecars, in the form of src/pod/known-sidecars.json, whose rows come before those of this build
+    #[arg(long, value_name = "FILE", value_parser = known_sidecars)]
+    pub known_sidecars: Option<Known>,
+    /// Let pods have native sidecars only if every node and the API server are at least of this version; 1.29 or later.
+    /// Since 1.33 nothing can switch native sidecars off
+    #[arg(long, default_value = "1.33", value_parser = Version::minimum, value_name = "VERSION")]
+    pub native_minimum: Version,
     /// Make and renew the webhook's certificates, and fill its caBundle
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub manage_certificates: bool,
@@ -181,6 +190,15 @@ impl Command {
             Self::Inject(_) => None,
         }
     }
+}
+
+/// The table of known sidecars that a file extends. One that cannot be read, or has a mistake, is a command line that
+/// cannot be used: it is found out at once, and with its line.
+pub(crate) fn known_sidecars(file: &str) -> Result<Known, String> {
+    let json = std::fs::read_to_string(file).map_err(|error| format!("cannot read it: {error}"))?;
+    // serde_json names line and column.
+    let first = Known::read(&json).map_err(|error| format!("not a table of sidecars: {error}"))?;
+    Ok(Known::builtin().extended_by(first))
 }
 
 /// `5s`, `2m`; not negative.
@@ -243,6 +261,28 @@ mod tests {
     #[case("5", Err("not a duration: write it as 500ms, 5s or 2m".to_owned()))]
     fn a_duration_is_read_or_explained(#[case] text: &str, #[case] expected: Result<Duration, String>) {
         assert_eq!(duration(text), expected);
+    }
+
+    #[test]
+    fn a_table_of_sidecars_is_read_or_explained_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table.json");
+        let file = file.to_str().unwrap();
+        let read = |json: &str| {
+            std::fs::write(file, json).unwrap();
+            known_sidecars(file)
+        };
+        assert!(known_sidecars(file).unwrap_err().starts_with("cannot read it: "));
+        let known = read(r#"[{ "name": "ours", "containers": ["mesh"] }]"#).unwrap();
+        assert_eq!(known.rows().len(), Known::builtin().rows().len() + 1);
+        assert_eq!(known.rows()[0].name, "ours");
+        let error = read("[\n  { \"name\": \"ours\", \"container\": [] }\n]").unwrap_err();
+        assert!(error.contains("unknown field `container`") && error.contains("line 2"), "{error}");
+        let arguments =
+            ["kickstand", "controller", "--namespace=a", "--identity=b", "--nop-image=nop", "--known-sidecars", file];
+        let error = Cli::try_parse_from(arguments).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(file) && error.to_string().contains("line 2"), "{error}");
     }
 
     #[rstest::rstest]

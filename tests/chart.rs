@@ -633,7 +633,7 @@ fn rights_are_these_and_no_more() {
     controller @ cluster: create events.k8s.io/events
     controller @ cluster: get,list,watch tekton.dev/taskruns
     controller @ cluster: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand]
-    controller @ cluster: list,watch namespaces
+    controller @ cluster: list,watch namespaces,nodes
     controller @ cluster: list,watch,patch pods
     controller @ kickstand-system: create coordination.k8s.io/leases
     controller @ kickstand-system: get,patch coordination.k8s.io/leases [kickstand-controller]
