@@ -67,6 +67,7 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
         deadline: args.review_deadline,
         native: args.native == Native::Auto,
         skip_tekton_wait: args.skip_tekton_wait,
+        known: args.known_sidecars.unwrap_or_else(|| Known::builtin().clone()),
         ..admission::Settings::default()
     };
     let router = admission::router(settings, admission_metrics, alive);

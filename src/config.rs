@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::inject::InjectArgs;
 use crate::pod::known::Known;
 use crate::pod::versions::Version;
+use crate::table::known_sidecars;
 
 /// Holds a Tekton TaskRun's first step until every sidecar is ready, and brings the sidecars to a stop when the last step
 /// is done.
@@ -87,6 +88,9 @@ pub struct WebhookArgs {
     /// Where no classic sidecar is left, take Tekton's own wait out of the first step: a second saved
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub skip_tekton_wait: bool,
+    /// A table of sidecars (JSON) that comes before the built-in one; the same file as the controller's
+    #[arg(long, value_name = "FILE", value_parser = known_sidecars)]
+    pub known_sidecars: Option<Known>,
     /// Refuse a larger request (413). A pod that the API server can store is smaller by far
     #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
     pub max_body_bytes: usize,
@@ -190,15 +194,6 @@ impl Command {
             Self::Inject(_) => None,
         }
     }
-}
-
-/// The table of known sidecars that a file extends. One that cannot be read, or has a mistake, is a command line that
-/// cannot be used: it is found out at once, and with its line.
-pub(crate) fn known_sidecars(file: &str) -> Result<Known, String> {
-    let json = std::fs::read_to_string(file).map_err(|error| format!("cannot read it: {error}"))?;
-    // serde_json names line and column.
-    let first = Known::read(&json).map_err(|error| format!("not a table of sidecars: {error}"))?;
-    Ok(Known::builtin().extended_by(first))
 }
 
 /// `5s`, `2m`; not negative.
