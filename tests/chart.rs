@@ -203,6 +203,31 @@ fn the_notes_name_events_that_there_are() {
     assert!(!named.is_empty() && named.is_subset(&known), "{named:?}");
 }
 
+#[test]
+fn the_notes_say_what_to_do_with_these_values() {
+    let helm = helm_or_skip!();
+    for mode in MODES {
+        let output = Command::new(helm)
+            .args(["install", "kickstand", CHART, "--namespace", NAMESPACE, "--dry-run=client", "--set", mode])
+            .args(["--set", "watchNamespaces={team},nopImage.registry=registry.example"])
+            .env("KUBECONFIG", "/dev/null")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let all = String::from_utf8(output.stdout).unwrap();
+        let notes = all.split("\nNOTES:\n").nth(1).unwrap();
+        for said in [
+            "kubectl delete mutatingwebhookconfiguration zz-kickstand 0-kickstand\n",
+            "\n  registry.example/kickstand-dev/kickstand-nop:0.1.0\n",
+            "looks after the TaskRuns of team:",
+            "kubectl get namespaces -L kickstand.dev/inject",
+        ] {
+            assert!(notes.contains(said), "{mode}: no \"{said}\" in {notes}");
+        }
+        assert_eq!(notes.contains("-L istio-injection"), mode.starts_with("namespaces=istio"), "{notes}");
+    }
+}
+
 // Whom the webhook is called for.
 
 type Labels = BTreeMap<&'static str, &'static str>;
@@ -1169,6 +1194,18 @@ fn every_row_that_we_know_could_be_an_operators() {
         let volume = volumes.iter().find(|volume| volume["name"] == "known-sidecars").unwrap();
         assert_eq!(volume["configMap"], json!({ "name": "kickstand-known-sidecars" }));
     }
+}
+
+#[test]
+fn the_row_that_the_documentation_shows_is_one() {
+    let helm = helm_or_skip!();
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let shown = guide.split("```yaml\n").find(|block| block.starts_with("knownSidecars:")).unwrap();
+    let values: Value = serde_saphyr::from_str(shown.split("```").next().unwrap()).unwrap();
+    let rows = &values["knownSidecars"];
+    assert_eq!(Known::read(&rows.to_string()).unwrap().rows().len(), 1);
+    let output = known_sidecars(helm, rows);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
