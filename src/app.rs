@@ -109,7 +109,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         let settings = certificates::Settings {
             namespace: args.namespace,
             service: args.webhook_service,
-            webhook_configuration: args.webhook_configuration,
+            webhook_configurations: args.webhook_configuration,
             ca_secret: args.ca_secret,
             tls_secret: args.tls_secret,
         };
@@ -144,7 +144,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
 /// If the API server does not do as asked, or gates are still shut at the deadline.
 pub async fn release(args: ReleaseArgs) -> anyhow::Result<()> {
     let settings = release::Settings {
-        webhook_configuration: args.delete_webhook.then_some(args.webhook_configuration),
+        webhook_configurations: if args.delete_webhook { args.webhook_configuration } else { Vec::new() },
         namespaces: args.watch_namespaces,
         deadline: args.deadline,
         now: clock::now,

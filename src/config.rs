@@ -37,6 +37,9 @@ pub enum Command {
     Release(ReleaseArgs),
 }
 
+/// As the chart names them: the one that gates first, so that it is filled in first, and deleted first.
+const WEBHOOK_CONFIGURATIONS: &str = "zz-kickstand,0-kickstand";
+
 /// How to log.
 #[derive(Clone, Debug, Args)]
 pub struct LogArgs {
@@ -145,9 +148,9 @@ pub struct ControllerArgs {
     /// Make and renew the webhook's certificates, and fill its caBundle
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub manage_certificates: bool,
-    /// The MutatingWebhookConfiguration whose caBundle is kept
-    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
-    pub webhook_configuration: String,
+    /// The webhook configurations whose caBundles are kept; one that is not there is done without
+    #[arg(long, value_delimiter = ',', default_value = WEBHOOK_CONFIGURATIONS, value_name = "NAME,…")]
+    pub webhook_configuration: Vec<String>,
     /// The Service that the certificate is made out to
     #[arg(long, default_value = "kickstand-webhook", value_name = "NAME")]
     pub webhook_service: String,
@@ -166,12 +169,12 @@ pub struct ControllerArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLE\n  kickstand release --delete-webhook    # what `helm uninstall` runs first")]
 pub struct ReleaseArgs {
-    /// Delete the MutatingWebhookConfiguration first, so that no new pod is gated
+    /// Delete the webhook configurations first, so that no new pod is gated
     #[arg(long)]
     pub delete_webhook: bool,
-    /// Its name
-    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
-    pub webhook_configuration: String,
+    /// Their names
+    #[arg(long, value_delimiter = ',', default_value = WEBHOOK_CONFIGURATIONS, value_name = "NAME,…")]
+    pub webhook_configuration: Vec<String>,
     /// Release these namespaces alone; without it, the whole cluster
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub watch_namespaces: Vec<String>,
