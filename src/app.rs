@@ -67,6 +67,7 @@ pub async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
         deadline: args.review_deadline,
         native: args.native == Native::Auto,
         skip_tekton_wait: args.skip_tekton_wait,
+        known: args.known_sidecars.unwrap_or_else(|| Known::builtin().clone()),
         ..admission::Settings::default()
     };
     let router = admission::router(settings, admission_metrics, alive);
@@ -108,7 +109,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
         let settings = certificates::Settings {
             namespace: args.namespace,
             service: args.webhook_service,
-            webhook_configuration: args.webhook_configuration,
+            webhook_configurations: args.webhook_configuration,
             ca_secret: args.ca_secret,
             tls_secret: args.tls_secret,
         };
@@ -118,10 +119,10 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
     }
 
     let settings = controller::Settings {
-        watch: watch::Settings { namespaces: args.watch_namespaces },
+        watch: watch::Settings { namespaces: args.watch_namespaces, native_minimum: args.native_minimum },
         effects: effects::Settings { nop_image: args.nop_image, instance: args.identity },
         tekton_nop_images: args.tekton_nop_images,
-        known: Known::builtin().clone(),
+        known: args.known_sidecars.unwrap_or_else(|| Known::builtin().clone()),
         concurrency: CONCURRENCY,
         facts,
         now: clock::now,
@@ -143,7 +144,7 @@ pub async fn controller(args: ControllerArgs) -> anyhow::Result<()> {
 /// If the API server does not do as asked, or gates are still shut at the deadline.
 pub async fn release(args: ReleaseArgs) -> anyhow::Result<()> {
     let settings = release::Settings {
-        webhook_configuration: args.delete_webhook.then_some(args.webhook_configuration),
+        webhook_configurations: if args.delete_webhook { args.webhook_configuration } else { Vec::new() },
         namespaces: args.watch_namespaces,
         deadline: args.deadline,
         now: clock::now,

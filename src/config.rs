@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::inject::InjectArgs;
+use crate::pod::known::Known;
+use crate::pod::versions::Version;
+use crate::table::known_sidecars;
 
 /// Holds a Tekton TaskRun's first step until every sidecar is ready, and brings the sidecars to a stop when the last step
 /// is done.
@@ -33,6 +36,9 @@ pub enum Command {
     /// Open every gate that is still shut, before Kickstand is removed or in an emergency
     Release(ReleaseArgs),
 }
+
+/// As the chart names them: the one that gates first, so that it is filled in first, and deleted first.
+const WEBHOOK_CONFIGURATIONS: &str = "zz-kickstand,0-kickstand";
 
 /// How to log.
 #[derive(Clone, Debug, Args)]
@@ -85,6 +91,9 @@ pub struct WebhookArgs {
     /// Where no classic sidecar is left, take Tekton's own wait out of the first step: a second saved
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub skip_tekton_wait: bool,
+    /// A table of sidecars (JSON) that comes before the built-in one; the same file as the controller's
+    #[arg(long, value_name = "FILE", value_parser = known_sidecars)]
+    pub known_sidecars: Option<Known>,
     /// Refuse a larger request (413). A pod that the API server can store is smaller by far
     #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
     pub max_body_bytes: usize,
@@ -129,12 +138,19 @@ pub struct ControllerArgs {
     /// Look after these namespaces alone; without it, after the whole cluster
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub watch_namespaces: Vec<String>,
+    /// A JSON table of sidecars, in the form of src/pod/known-sidecars.json, whose rows come before those of this build
+    #[arg(long, value_name = "FILE", value_parser = known_sidecars)]
+    pub known_sidecars: Option<Known>,
+    /// Let pods have native sidecars only if every node and the API server are at least of this version; 1.29 or later.
+    /// Since 1.33 nothing can switch native sidecars off
+    #[arg(long, default_value = "1.33", value_parser = Version::minimum, value_name = "VERSION")]
+    pub native_minimum: Version,
     /// Make and renew the webhook's certificates, and fill its caBundle
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub manage_certificates: bool,
-    /// The MutatingWebhookConfiguration whose caBundle is kept
-    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
-    pub webhook_configuration: String,
+    /// The webhook configurations whose caBundles are kept; one that is not there is done without
+    #[arg(long, value_delimiter = ',', default_value = WEBHOOK_CONFIGURATIONS, value_name = "NAME,…")]
+    pub webhook_configuration: Vec<String>,
     /// The Service that the certificate is made out to
     #[arg(long, default_value = "kickstand-webhook", value_name = "NAME")]
     pub webhook_service: String,
@@ -153,12 +169,12 @@ pub struct ControllerArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "EXAMPLE\n  kickstand release --delete-webhook    # what `helm uninstall` runs first")]
 pub struct ReleaseArgs {
-    /// Delete the MutatingWebhookConfiguration first, so that no new pod is gated
+    /// Delete the webhook configurations first, so that no new pod is gated
     #[arg(long)]
     pub delete_webhook: bool,
-    /// Its name
-    #[arg(long, default_value = "zz-kickstand", value_name = "NAME")]
-    pub webhook_configuration: String,
+    /// Their names
+    #[arg(long, value_delimiter = ',', default_value = WEBHOOK_CONFIGURATIONS, value_name = "NAME,…")]
+    pub webhook_configuration: Vec<String>,
     /// Release these namespaces alone; without it, the whole cluster
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub watch_namespaces: Vec<String>,
@@ -243,6 +259,28 @@ mod tests {
     #[case("5", Err("not a duration: write it as 500ms, 5s or 2m".to_owned()))]
     fn a_duration_is_read_or_explained(#[case] text: &str, #[case] expected: Result<Duration, String>) {
         assert_eq!(duration(text), expected);
+    }
+
+    #[test]
+    fn a_table_of_sidecars_is_read_or_explained_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table.json");
+        let file = file.to_str().unwrap();
+        let read = |json: &str| {
+            std::fs::write(file, json).unwrap();
+            known_sidecars(file)
+        };
+        assert!(known_sidecars(file).unwrap_err().starts_with("cannot read it: "));
+        let known = read(r#"[{ "name": "ours", "containers": ["mesh"] }]"#).unwrap();
+        assert_eq!(known.rows().len(), Known::builtin().rows().len() + 1);
+        assert_eq!(known.rows()[0].name, "ours");
+        let error = read("[\n  { \"name\": \"ours\", \"container\": [] }\n]").unwrap_err();
+        assert!(error.contains("unknown field `container`") && error.contains("line 2"), "{error}");
+        let arguments =
+            ["kickstand", "controller", "--namespace=a", "--identity=b", "--nop-image=nop", "--known-sidecars", file];
+        let error = Cli::try_parse_from(arguments).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(file) && error.to_string().contains("line 2"), "{error}");
     }
 
     #[rstest::rstest]

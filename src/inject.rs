@@ -20,6 +20,7 @@ use crate::pod::known::Known;
 use crate::pod::model::Pod;
 use crate::pod::mutate::{Decision, Mutation, Options, mutate};
 use crate::pod::native::Off;
+use crate::table::known_sidecars;
 
 /// Show what the webhook makes of a Pod, without a cluster
 ///
@@ -41,6 +42,9 @@ pub struct InjectArgs {
     /// make of the Pod, the one before the injectors too
     #[arg(long)]
     pub native: bool,
+    /// A table of sidecars (JSON) that comes before the built-in one
+    #[arg(long, value_name = "FILE", value_parser = known_sidecars)]
+    pub known_sidecars: Option<Known>,
 }
 
 const EXAMPLES: &str = "\
@@ -184,7 +188,7 @@ pub fn run(args: &InjectArgs, stdin: impl Read, mut stdout: impl Write, mut stde
         gates_refused: false,
         native: if args.native { Ok(()) } else { Err(Off::Unknown) },
         skip_tekton_wait: true,
-        known: Known::builtin(),
+        known: args.known_sidecars.as_ref().unwrap_or_else(|| Known::builtin()),
     };
     let (mut out, mut notes) = (String::new(), String::new());
     for (at, (place, raw)) in pods.into_iter().enumerate() {

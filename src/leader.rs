@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::effects::REPORTER;
-use crate::pod::contract::FACTS;
+use crate::pod::contract::{ALLOW_NATIVE, FACTS};
 use crate::pod::facts::Facts;
 use crate::watch::delays;
 
@@ -269,10 +269,15 @@ impl Candidate {
     async fn write(&self, lease: &Lease, holder: &str) -> Result<Lease, Setback> {
         let spec = lease.spec.clone().unwrap_or_default();
         let now = (self.settings.now)();
+        let allows = annotation(lease, ALLOW_NATIVE) == Some("true");
         self.facts.send_if_modified(|facts| {
             facts.forget(now);
-            // No news: it is being written.
-            false
+            let allowed = allows && facts.native_is_allowed();
+            if allowed {
+                info!(lease = self.settings.name, "an operator allows native sidecars again");
+            }
+            // To be written it is no news, but others count.
+            allowed
         });
         let facts = self.facts.borrow().written();
         let now = MicroTime(now);
@@ -280,6 +285,9 @@ impl Candidate {
             "op": "test", "path": "/metadata/resourceVersion", "value": lease.metadata.resource_version,
         })];
         operations.extend(note(lease, facts.as_deref()));
+        if allows {
+            operations.push(json!({ "op": "remove", "path": path(ALLOW_NATIVE) }));
+        }
         if lease.spec.is_none() {
             operations.push(json!({ "op": "add", "path": "/spec", "value": {} }));
         }
@@ -305,12 +313,21 @@ impl Candidate {
 
 /// What a leader has noted on the Lease.
 fn noted(lease: &Lease) -> Option<&str> {
-    lease.metadata.annotations.as_ref()?.get(FACTS).map(String::as_str)
+    annotation(lease, FACTS)
+}
+
+fn annotation<'a>(lease: &'a Lease, key: &str) -> Option<&'a str> {
+    lease.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Where an annotation stands.
+fn path(annotation: &str) -> String {
+    format!("/metadata/annotations/{}", annotation.replace('/', "~1"))
 }
 
 /// The operations that note this instead.
 fn note(lease: &Lease, facts: Option<&str>) -> Vec<serde_json::Value> {
-    let path = format!("/metadata/annotations/{}", FACTS.replace('/', "~1"));
+    let path = path(FACTS);
     match (noted(lease), facts) {
         (before, now) if before == now => Vec::new(),
         (_, None) => vec![json!({ "op": "remove", "path": path })],

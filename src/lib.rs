@@ -13,9 +13,10 @@
 //!                   liveness    is there a controller?                              leader       which replica acts
 //!                                                                                   certificates made, kept, renewed
 //!
-//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock cluster
+//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock cluster table
 //!
-//! pod               model contract · tekton entrypoint sidecars nop gate verdict facts · mutate slips · decide patch
+//! pod               model contract · tekton entrypoint sidecars known nop gate verdict · native ask mutate edit slips ·
+//!                   decide patch · facts versions refusals
 //! ```
 pub mod admin;
 pub mod admission;
@@ -35,6 +36,7 @@ pub mod readiness;
 pub mod release;
 pub mod server;
 pub mod shutdown;
+pub mod table;
 pub mod telemetry;
 pub mod tls;
 pub mod watch;

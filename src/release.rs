@@ -2,7 +2,7 @@
 //! everything go through.
 //!
 //! Permissions: `list` and `patch` on pods, `get` on taskruns, `create` on events; `delete` on the webhook's
-//! configuration, if it is to go. With `get` on namespaces, one that is not there is told from one without gates.
+//! configurations, if they are to go. With `get` on namespaces, one that is not there is told from one without gates.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ const PAGE: u32 = 250;
 /// What to release.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Delete this MutatingWebhookConfiguration first.
-    pub webhook_configuration: Option<String>,
+    /// Delete these webhook configurations first.
+    pub webhook_configurations: Vec<String>,
     /// These namespaces alone; empty = the whole cluster.
     pub namespaces: Vec<String>,
     /// Give up after this long.
@@ -82,10 +82,10 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), Error> {
             return Err(Error::NoNamespace(name.clone()));
         }
     }
-    if let Some(name) = &settings.webhook_configuration {
+    for name in &settings.webhook_configurations {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         match configurations.delete(name, &DeleteParams::default()).await {
-            Ok(_) => info!(configuration = name, "deleted: no new pod is gated from now on"),
+            Ok(_) => info!(configuration = name, "deleted: no new pod comes by it from now on"),
             Err(KubeError::Api(status)) if status.code == 404 => info!(configuration = name, "is gone already"),
             Err(error) => {
                 return Err(Error::Api(format!("delete mutatingwebhookconfiguration {name}"), Box::new(error)));

@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("watch", 2),
     ("metrics", 1),
     ("shutdown", 1),
+    ("table", 1),
     ("clock", 0),
     ("cluster", 0),
     ("nop", 0), // The program in the image, which is to stay tiny; not pod::nop.

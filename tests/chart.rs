@@ -1,21 +1,28 @@
 //! The chart, as `helm template` renders it.
 //!
-//! helm is `$HELM`, or the one in `PATH`; with neither, these tests say so and do nothing.
+//! helm is `$HELM`, or the one in `PATH`; with neither, these tests say so and do nothing. `$ISTIO_CHARTS` is the folder
+//! `manifests/charts` of Istio's source (`tests/cluster/cluster istio-charts` prints one); without it, the test that
+//! compares selectors with Istio's own says so.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use kickstand::pod::contract::Reason;
+use kickstand::pod::known::Known;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/kickstand");
 const NAMESPACE: &str = "kickstand-system";
+/// Called after the injectors, and before them.
+const CONFIGURATIONS: [&str; 2] = [LATE, EARLY];
+const LATE: &str = "zz-kickstand";
+const EARLY: &str = "0-kickstand";
 
 fn helm() -> Option<&'static str> {
     static HELM: OnceLock<Option<String>> = OnceLock::new();
@@ -45,6 +52,20 @@ macro_rules! helm_or_skip {
             }
         }
     };
+}
+
+/// Istio's charts; none if nobody has said where they are.
+fn istio_charts() -> Option<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "a test has no configuration but this")]
+    let named = std::env::var("ISTIO_CHARTS").ok().filter(|path| !path.is_empty())?;
+    let charts = PathBuf::from(named);
+    let there = charts.join("istio-control/istio-discovery/Chart.yaml").is_file();
+    assert!(
+        there,
+        "ISTIO_CHARTS={} holds no charts of Istio's. Next: name its manifests/charts, or unset it",
+        charts.display()
+    );
+    Some(charts)
 }
 
 fn template(helm: &str, arguments: &[&str]) -> Output {
@@ -94,9 +115,8 @@ impl Rendered {
             .collect()
     }
 
-    fn entries(&self) -> &[Value] {
-        let configuration = self.all("MutatingWebhookConfiguration").next().unwrap();
-        configuration["webhooks"].as_array().unwrap()
+    fn entries(&self, configuration: &str) -> &[Value] {
+        self.one("MutatingWebhookConfiguration", configuration)["webhooks"].as_array().unwrap()
     }
 
     fn arguments(&self, kind: &str, name: &str) -> Vec<&str> {
@@ -169,7 +189,7 @@ fn what_the_controller_fills_in_is_never_rendered() {
         assert_eq!(secret["type"], "Opaque");
         assert!(secret.get("data").is_none() && secret.get("stringData").is_none());
     }
-    for entry in rendered.entries() {
+    for entry in CONFIGURATIONS.iter().flat_map(|name| rendered.entries(name)) {
         assert!(entry["clientConfig"].get("caBundle").is_none());
     }
 }
@@ -183,6 +203,31 @@ fn the_notes_name_events_that_there_are() {
     assert!(!named.is_empty() && named.is_subset(&known), "{named:?}");
 }
 
+#[test]
+fn the_notes_say_what_to_do_with_these_values() {
+    let helm = helm_or_skip!();
+    for mode in MODES {
+        let output = Command::new(helm)
+            .args(["install", "kickstand", CHART, "--namespace", NAMESPACE, "--dry-run=client", "--set", mode])
+            .args(["--set", "watchNamespaces={team},nopImage.registry=registry.example"])
+            .env("KUBECONFIG", "/dev/null")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let all = String::from_utf8(output.stdout).unwrap();
+        let notes = all.split("\nNOTES:\n").nth(1).unwrap();
+        for said in [
+            "kubectl delete mutatingwebhookconfiguration zz-kickstand 0-kickstand\n",
+            "\n  registry.example/kickstand-dev/kickstand-nop:0.1.0\n",
+            "looks after the TaskRuns of team:",
+            "kubectl get namespaces -L kickstand.dev/inject",
+        ] {
+            assert!(notes.contains(said), "{mode}: no \"{said}\" in {notes}");
+        }
+        assert_eq!(notes.contains("-L istio-injection"), mode.starts_with("namespaces=istio"), "{notes}");
+    }
+}
+
 // Whom the webhook is called for.
 
 type Labels = BTreeMap<&'static str, &'static str>;
@@ -192,7 +237,8 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
     assert!(selector.get("matchLabels").is_none(), "not known to this test");
     selector["matchExpressions"].as_array().unwrap().iter().all(|expression| {
         let value = labels.get(expression["key"].as_str().unwrap());
-        let listed = || value.is_some_and(|value| strings(&expression["values"]).contains(value));
+        let listed =
+            || value.is_some_and(|value| expression["values"].as_array().unwrap().iter().any(|it| it == value));
         match expression["operator"].as_str().unwrap() {
             "In" => listed(),
             "NotIn" => !listed(),
@@ -229,7 +275,7 @@ fn combinations(table: &[(&'static str, &[&'static str])]) -> Vec<Labels> {
 
 fn namespaces() -> Vec<Labels> {
     let mut all = Vec::new();
-    for name in ["team", "other", "kube-system", NAMESPACE] {
+    for name in ["team", "other", "kube-public", "kube-system", NAMESPACE] {
         for mut labels in combinations(&[
             ("kickstand.dev/inject", &["true", "false", "yes"]),
             ("istio-injection", &["enabled", "disabled", ""]),
@@ -251,30 +297,40 @@ fn pods() -> Vec<Labels> {
     ])
 }
 
-/// Would an Istio inject here, of whatever revision? Its five webhook entries, read as one rule (without
-/// `enableNamespacesByDefault`).
-fn istio_injects(namespace: &Labels, pod: &Labels) -> bool {
-    let refused = pod.get("sidecar.istio.io/inject") == Some(&"false");
+/// Istio's own, wherever and whoever asks (`injectRequired` of its pkg/kube/inject).
+const ISTIO_NEVER: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
+
+/// The revision of Istio that would inject here: its five webhook entries, read as one rule.
+fn revision<'a>(namespace: &'a Labels, pod: &'a Labels, by_default: bool) -> Option<&'a str> {
+    let (asked, of_pod) = (pod.get("sidecar.istio.io/inject"), pod.get("istio.io/rev"));
+    if asked == Some(&"false") || ISTIO_NEVER.contains(&namespace["kubernetes.io/metadata.name"]) {
+        return None;
+    }
     match (namespace.get("istio-injection"), namespace.get("istio.io/rev")) {
-        (Some(&"enabled"), _) | (None, Some(_)) => !refused,
-        (Some(_), _) => false,
-        (None, None) => {
-            pod.get("sidecar.istio.io/inject") == Some(&"true") || (!refused && pod.contains_key("istio.io/rev"))
+        (Some(&"enabled"), _) => Some("default"),
+        (Some(_), _) => None,
+        (None, Some(revision)) => Some(revision),
+        (None, None) if asked == Some(&"true") || (by_default && asked.is_none()) => {
+            Some(of_pod.copied().unwrap_or("default"))
         }
+        (None, None) => of_pod.copied(),
     }
 }
 
-#[rstest]
-#[case::istio("istio")]
-#[case::labelled("labelled")]
-#[case::all("all")]
-fn each_pod_that_is_covered_matches_one_entry_and_no_other_pod_any(#[case] mode: &str) {
+const MODES: [&str; 4] = [
+    "namespaces=istio",
+    "namespaces=istio,istio.enableNamespacesByDefault=true",
+    "namespaces=labelled",
+    "namespaces=all,istio.enableNamespacesByDefault=true",
+];
+
+#[test]
+fn each_pod_that_is_covered_matches_one_entry_and_no_other_pod_any() {
     let helm = helm_or_skip!();
-    let set = format!("namespaces={mode}");
-    for watched in [&[][..], &["team", "third"][..]] {
+    for (mode, watched) in MODES.into_iter().flat_map(|mode| [(mode, &[][..]), (mode, &["team", "third"][..])]) {
         let limit = format!("watchNamespaces={{{}}}", watched.join(","));
         let rendered =
-            render(helm, &["--set", &set, "--set", if watched.is_empty() { "watchNamespaces=null" } else { &limit }]);
+            render(helm, &["--set", mode, "--set", if watched.is_empty() { "watchNamespaces=null" } else { &limit }]);
         let mut covered = 0;
         for namespace in namespaces() {
             for pod in pods() {
@@ -285,13 +341,13 @@ fn each_pod_that_is_covered_matches_one_entry_and_no_other_pod_any(#[case] mode:
                     && !["kube-system", NAMESPACE].contains(&name)
                     && (watched.is_empty() || watched.contains(&name))
                     && inject != Some("false")
-                    && match mode {
+                    && match mode.split(['=', ',']).nth(1).unwrap() {
                         "all" => true,
                         "labelled" => inject == Some("true"),
-                        _ => inject == Some("true") || istio_injects(&namespace, &pod),
+                        _ => inject == Some("true") || revision(&namespace, &pod, mode.contains("ByDefault")).is_some(),
                     };
-                let entries = matching(rendered.entries(), &namespace, &pod);
-                assert_eq!(entries.len(), usize::from(expected), "{namespace:?} {pod:?}: {entries:?}");
+                let entries = matching(rendered.entries(LATE), &namespace, &pod);
+                assert_eq!(entries.len(), usize::from(expected), "{mode}: {namespace:?} {pod:?}: {entries:?}");
                 covered += usize::from(expected);
             }
         }
@@ -300,65 +356,206 @@ fn each_pod_that_is_covered_matches_one_entry_and_no_other_pod_any(#[case] mode:
 }
 
 /// The API server calls a webhook again only if the very entry that matched first matches still.
-#[rstest]
-fn labels_that_injection_adds_take_no_pod_from_its_entry(#[values("istio", "labelled", "all")] mode: &str) {
+#[test]
+fn labels_that_injection_adds_take_no_pod_from_its_entry() {
     let helm = helm_or_skip!();
-    let rendered = render(helm, &["--set", &format!("namespaces={mode}")]);
-    for namespace in namespaces() {
-        for pod in pods() {
-            let mut injected = pod.clone();
-            injected.entry("istio.io/rev").or_insert("default");
-            for label in ["security.istio.io/tlsMode", "service.istio.io/canonical-name", "linkerd.io/control-plane-ns"]
-            {
-                injected.insert(label, "istio");
+    for mode in MODES {
+        let rendered = render(helm, &["--set", mode]);
+        for namespace in namespaces() {
+            for pod in pods() {
+                let mut injected = pod.clone();
+                injected.entry("istio.io/rev").or_insert("default");
+                for label in
+                    ["security.istio.io/tlsMode", "service.istio.io/canonical-name", "linkerd.io/control-plane-ns"]
+                {
+                    injected.insert(label, "istio");
+                }
+                let before = matching(rendered.entries(LATE), &namespace, &pod);
+                let after = matching(rendered.entries(LATE), &namespace, &injected);
+                assert!(before.is_empty() || before == after, "{namespace:?} {pod:?}: {before:?}, then {after:?}");
             }
-            let before = matching(rendered.entries(), &namespace, &pod);
-            let after = matching(rendered.entries(), &namespace, &injected);
-            assert!(before.is_empty() || before == after, "{namespace:?} {pod:?}: {before:?}, then {after:?}");
         }
     }
 }
 
-#[test]
-fn the_webhook_fails_open_and_soon() {
+/// Istio as somebody has installed it: what renders its webhooks, and by which names its revisions are called.
+struct Istio {
+    installs: &'static [(&'static str, &'static [&'static str])],
+    revisions: &'static [&'static str],
+    by_default: bool,
+}
+
+const ISTIOD: &str = "istio-control/istio-discovery";
+
+#[rstest]
+#[case::default_and_canary(Istio {
+    installs: &[(ISTIOD, &[]), (ISTIOD, &["revision=canary"])],
+    revisions: &["default", "canary"],
+    by_default: false,
+})]
+#[case::namespaces_by_default(Istio {
+    installs: &[
+        (ISTIOD, &["sidecarInjectorWebhook.enableNamespacesByDefault=true"]),
+        (ISTIOD, &["revision=canary"]),
+    ],
+    revisions: &["default", "canary"],
+    by_default: true,
+})]
+#[case::a_tag(Istio {
+    installs: &[(ISTIOD, &[]), (ISTIOD, &["revision=canary", "revisionTags={prod}"])],
+    revisions: &["default", "canary", "prod"],
+    by_default: false,
+})]
+#[case::no_default_revision(Istio {
+    installs: &[(ISTIOD, &["revision=canary", "revisionTags={prod}"])],
+    revisions: &["canary", "prod"],
+    by_default: false,
+})]
+#[case::a_tag_as_the_default(Istio {
+    installs: &[(ISTIOD, &["revision=canary", "revisionTags={prod,default}"])],
+    revisions: &["default", "canary", "prod"],
+    by_default: false,
+})]
+#[case::a_tag_as_the_default_of_namespaces(Istio {
+    installs: &[(
+        ISTIOD,
+        &["revision=canary", "revisionTags={default}", "sidecarInjectorWebhook.enableNamespacesByDefault=true"],
+    )],
+    revisions: &["default", "canary"],
+    by_default: true,
+})]
+#[case::the_chart_that_makes_a_default(Istio {
+    installs: &[(ISTIOD, &["revision=canary"]), ("default", &["revision=canary"])],
+    revisions: &["default", "canary"],
+    by_default: false,
+})]
+fn whom_istio_injects_is_whom_we_are_called_for(#[case] istio: Istio) {
     let helm = helm_or_skip!();
-    for mode in ["istio", "labelled", "all"] {
-        let rendered = render(helm, &["--set", &format!("namespaces={mode}")]);
+    let Some(charts) = istio_charts() else {
+        eprintln!(
+            "skipped: nobody says where Istio's charts are. \
+             Next: ISTIO_CHARTS=\"$(tests/cluster/cluster istio-charts)\" cargo test --test chart"
+        );
+        return;
+    };
+    let theirs: Vec<Value> = istio
+        .installs
+        .iter()
+        .flat_map(|(chart, values)| {
+            let mut command = Command::new(helm);
+            command.args(["template", "istiod"]).arg(charts.join(chart)).args(["--namespace", "istio-system"]);
+            let output = command.args(values.iter().flat_map(|value| ["--set", *value])).output().unwrap();
+            assert!(output.status.success(), "{chart}: {}", String::from_utf8_lossy(&output.stderr));
+            let all: Vec<Value> = serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap();
+            let webhooks: Vec<Value> = all
+                .into_iter()
+                .filter(|object| object["kind"] == "MutatingWebhookConfiguration")
+                .flat_map(|object| object["webhooks"].as_array().unwrap().clone())
+                .collect();
+            assert!(webhooks.len() >= 2, "{chart}");
+            webhooks
+        })
+        .collect();
+    let ours = render(helm, &["--set", &format!("istio.enableNamespacesByDefault={}", istio.by_default)]);
+
+    let revisions: &[&str] = &["default", "canary", "prod", "unknown"];
+    let of_namespaces =
+        combinations(&[("istio-injection", &["enabled", "disabled", "yes"]), ("istio.io/rev", revisions)]);
+    let of_pods = combinations(&[("sidecar.istio.io/inject", &["true", "false", "yes"]), ("istio.io/rev", revisions)]);
+    let (mut looked_at, mut injected) = (0, 0);
+    for (name, namespace) in
+        ["team", "kube-public"].iter().flat_map(|name| of_namespaces.iter().map(move |it| (name, it)))
+    {
+        for pod in &of_pods {
+            let (mut namespace, mut pod) = (namespace.clone(), pod.clone());
+            namespace.insert("kubernetes.io/metadata.name", name);
+            pod.insert("tekton.dev/taskRun", "build-1");
+            let injects = !matching(&theirs, &namespace, &pod).is_empty() && !ISTIO_NEVER.contains(name);
+            let entries = matching(ours.entries(LATE), &namespace, &pod);
+            assert!(entries.len() <= 1, "{namespace:?} {pod:?}: {entries:?}");
+            let would = revision(&namespace, &pod, istio.by_default);
+            if injects {
+                assert_eq!(entries.len(), 1, "missed: {namespace:?} {pod:?}");
+            } else if !entries.is_empty() {
+                let revision = would.unwrap();
+                assert!(!istio.revisions.contains(&revision), "too many: {namespace:?} {pod:?}: {entries:?}");
+            }
+            // The rule that the other tests go by.
+            assert_eq!(injects, would.is_some_and(|it| istio.revisions.contains(&it)), "{namespace:?} {pod:?}");
+            looked_at += 1;
+            injected += usize::from(injects);
+        }
+    }
+    assert!(looked_at == 800 && injected >= 36, "{injected} of {looked_at}");
+}
+
+#[test]
+fn the_early_call_is_for_the_same_pods_as_the_late_one() {
+    let helm = helm_or_skip!();
+    let selectors = |rendered: &Rendered, name: &str| -> Vec<(String, Value, Value)> {
+        let of = |entry: &Value| {
+            let kind = entry["name"].as_str().unwrap().split('.').next().unwrap().to_owned();
+            (kind, entry["namespaceSelector"].clone(), entry["objectSelector"].clone())
+        };
+        rendered.entries(name).iter().map(of).collect()
+    };
+    for mode in MODES {
+        let rendered = render(helm, &["--set", mode, "--set", "watchNamespaces={a,b}"]);
+        assert_eq!(selectors(&rendered, EARLY), selectors(&rendered, LATE), "{mode}");
+    }
+}
+
+#[test]
+fn the_webhooks_fail_open_and_soon() {
+    let helm = helm_or_skip!();
+    for mode in MODES {
+        let rendered = render(helm, &["--set", mode]);
         let mut names = BTreeSet::new();
-        for entry in rendered.entries() {
-            let name = entry["name"].as_str().unwrap();
-            assert!(names.insert(name) && name.split('.').count() >= 3, "{name}");
-            assert_eq!(entry["failurePolicy"], "Ignore");
-            assert_eq!(entry["timeoutSeconds"], 5);
-            assert_eq!(entry["reinvocationPolicy"], "IfNeeded");
-            assert_eq!(entry["sideEffects"], "None");
-            assert_eq!(entry["matchPolicy"], "Equivalent");
-            assert_eq!(entry["admissionReviewVersions"], json!(["v1"]));
-            assert_eq!(
-                entry["rules"],
-                json!([{ "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced" }])
-            );
-            assert_eq!(
-                entry["clientConfig"],
-                json!({ "service": { "name": "kickstand-webhook", "namespace": NAMESPACE, "path": "/mutate", "port": 443 } })
-            );
+        for (configuration, path, reinvocation) in [(LATE, "/mutate", "IfNeeded"), (EARLY, "/ask", "Never")] {
+            for entry in rendered.entries(configuration) {
+                let name = entry["name"].as_str().unwrap();
+                assert!(names.insert(name) && name.split('.').count() >= 3, "{name}");
+                assert_eq!(entry["failurePolicy"], "Ignore");
+                assert_eq!(entry["timeoutSeconds"], 5);
+                assert_eq!(entry["reinvocationPolicy"], reinvocation);
+                assert_eq!(entry["sideEffects"], "None");
+                assert_eq!(entry["matchPolicy"], "Equivalent");
+                assert_eq!(entry["admissionReviewVersions"], json!(["v1"]));
+                assert_eq!(
+                    entry["rules"],
+                    json!([{ "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced" }])
+                );
+                assert_eq!(
+                    entry["clientConfig"],
+                    json!({ "service": { "name": "kickstand-webhook", "namespace": NAMESPACE, "path": path, "port": 443 } })
+                );
+            }
         }
     }
 }
 
 #[test]
-fn it_is_called_after_the_injectors() {
-    let helm = helm_or_skip!();
-    let rendered = render(helm, &[]);
-    let name = rendered.all("MutatingWebhookConfiguration").next().unwrap()["metadata"]["name"].as_str().unwrap();
+fn it_is_called_before_the_injectors_and_after_them() {
     for injector in [
         "istio-sidecar-injector",
         "istio-revision-tag-default",
         "linkerd-proxy-injector-webhook-config",
         "vault-agent-injector-cfg",
     ] {
-        assert!(injector < name);
+        assert!(EARLY < injector && injector < LATE);
     }
+}
+
+#[test]
+fn whoever_wants_no_native_sidecars_gets_no_early_call_and_no_right_to_it() {
+    let helm = helm_or_skip!();
+    let rendered = render(helm, &["--set", "native.enabled=false"]);
+    assert_eq!(
+        rendered.all("MutatingWebhookConfiguration").map(id).collect::<Vec<_>>(),
+        [format!("MutatingWebhookConfiguration/{LATE}")]
+    );
+    assert!(!rendered.0.iter().any(|object| object.to_string().contains(EARLY)));
+    assert!(rendered.arguments("Deployment", "kickstand-webhook").contains(&"--native=off"));
 }
 
 // What runs.
@@ -389,7 +586,7 @@ fn the_command_lines_are_these() {
     --nop-image=ghcr.io/kickstand-dev/kickstand-nop:0.1.0
     --tekton-nop-images=ghcr.io/tektoncd/pipeline/nop-,gcr.io/tekton-releases/github.com/tektoncd/pipeline/cmd/nop
     --watch-namespaces=a,b
-    --webhook-configuration=zz-kickstand
+    --webhook-configuration=zz-kickstand,0-kickstand
     --webhook-service=kickstand-webhook
     --ca-secret=kickstand-ca
     --tls-secret=mine
@@ -400,7 +597,7 @@ fn the_command_lines_are_these() {
     insta::assert_snapshot!(rendered.arguments("Job", "kickstand-uninstall").join("\n"), @r"
     release
     --delete-webhook
-    --webhook-configuration=zz-kickstand
+    --webhook-configuration=zz-kickstand,0-kickstand
     --watch-namespaces=a,b
     --deadline=60s
     --log-format=json
@@ -418,6 +615,10 @@ fn the_binary_knows_every_flag_that_the_chart_may_pass() {
         "webhook.maxBodyBytes=7340032,webhook.maxConcurrentReviews=9,webhook.reviewDeadline=3s",
         "--set",
         "webhook.drainGrace=1s,webhook.drainDeadline=2s",
+        "--set",
+        "native.enabled=false,native.skipTektonWait=false,native.minimumVersion=1.34",
+        "--set-json",
+        r#"knownSidecars=[{"name":"A","containers":["a"]}]"#,
     ];
     let rendered = render(helm, &everything);
     for (kind, name) in
@@ -632,15 +833,15 @@ fn rights_are_these_and_no_more() {
     insta::assert_snapshot!(lines(all), @r"
     controller @ cluster: create events.k8s.io/events
     controller @ cluster: get,list,watch tekton.dev/taskruns
-    controller @ cluster: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand]
-    controller @ cluster: list,watch namespaces
+    controller @ cluster: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand 0-kickstand]
+    controller @ cluster: list,watch namespaces,nodes
     controller @ cluster: list,watch,patch pods
     controller @ kickstand-system: create coordination.k8s.io/leases
     controller @ kickstand-system: get,patch coordination.k8s.io/leases [kickstand-controller]
     controller @ kickstand-system: get,patch secrets [kickstand-ca kickstand-webhook-tls]
     uninstall @ cluster: create events.k8s.io/events
     uninstall @ cluster: get tekton.dev/taskruns
-    uninstall @ cluster: get,delete admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand]
+    uninstall @ cluster: get,delete admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand 0-kickstand]
     uninstall @ cluster: list,patch pods
     webhook @ kickstand-system: get coordination.k8s.io/leases [kickstand-controller]
     ");
@@ -749,6 +950,10 @@ fn another(path: &str, default: &Value) -> Value {
         ("namespaces", _) => json!("all"),
         ("pullPolicy", _) => json!("Always"),
         ("format", _) => json!("text"),
+        ("level", _) => json!("debug"),
+        ("minimumVersion", _) => json!("1.34"),
+        ("knownSidecars", _) => json!([{ "name": "other", "containers": ["other"] }]),
+        ("reviewDeadline", _) => json!("3s"),
         ("digest", _) => json!(format!("sha256:{}", "0".repeat(64))),
         ("imagePullSecrets", _) => json!([{ "name": "other" }]),
         ("tolerations", _) => json!([{ "operator": "Exists" }]),
@@ -772,6 +977,7 @@ fn every_value_changes_what_is_rendered() {
     let mut found = BTreeMap::new();
     leaves(&values(), "", &mut found, &mut Vec::new());
     assert!(found.len() > 40);
+    let mut unchanged: BTreeMap<&[&str], String> = BTreeMap::new();
     for (path, default) in found {
         // What makes the value count. In JSON like the value: helm reads all `--set` after all `--set-json`.
         let base: &[&str] = match path.as_str() {
@@ -786,7 +992,8 @@ fn every_value_changes_what_is_rendered() {
             let arguments: Vec<&str> = base.iter().chain(more).flat_map(|set| ["--set-json", *set]).collect();
             text(helm, &arguments)
         };
-        assert!(with(&[]) != with(&[&changed]), "{changed} changes nothing");
+        let before = unchanged.entry(base).or_insert_with(|| with(&[]));
+        assert!(*before != with(&[&changed]), "{changed} changes nothing");
     }
 }
 
@@ -866,6 +1073,27 @@ fn a_mistyped_name_is_refused_in_every_section() {
 #[case::a_tag_in_the_repository("image.repository=a/b:1", "repository")]
 #[case::too_long_to_wait("webhook.timeoutSeconds=30", "timeoutSeconds")]
 #[case::no_duration("webhook.drainGrace=5", "drainGrace")]
+#[case::no_duration_at_all("webhook.drainGrace=", "drainGrace")]
+#[case::units_in_disorder("webhook.drainGrace=5s1m", "drainGrace")]
+#[case::a_negative_duration("webhook.drainDeadline=-5s", "drainDeadline")]
+#[case::a_deadline_after_the_timeout("webhook.reviewDeadline=5s", "webhook.reviewDeadline is 5s")]
+#[case::a_deadline_in_other_units("webhook.reviewDeadline=1m", "webhook.reviewDeadline is 1m")]
+#[case::no_time_to_review("webhook.reviewDeadline=0s", "webhook.reviewDeadline is 0s")]
+#[case::killed_while_draining(
+    "webhook.drainDeadline=25s",
+    "must together be less than terminationGracePeriodSeconds (30)"
+)]
+#[case::less_than_the_built_in("terminationGracePeriodSeconds=25", "(5s, 20s) must together be less")]
+#[case::no_such_level("log.level=inof", "level")]
+#[case::no_level_of_a_module("log.level=info\\,kickstand=loud", "level")]
+#[case::two_levels("log.level=info debug", "level")]
+#[case::no_boolean("native.enabled=maybe", "enabled")]
+#[case::yes_for_true("native.skipTektonWait=yes", "skipTektonWait")]
+#[case::too_old_for_native("native.minimumVersion=1.28", "minimumVersion")]
+#[case::a_patch_version("native.minimumVersion=1.33.2", "minimumVersion")]
+#[case::a_version_of_two_digits("native.minimumVersion=1.3", "minimumVersion")]
+#[case::no_version("native.minimumVersion=v1.33", "minimumVersion")]
+#[case::one_for_true("istio.enableNamespacesByDefault=1", "enableNamespacesByDefault")]
 #[case::nobody("webhook.replicas=0", "replicas")]
 #[case::one_port_for_two("webhook.port=8080", "both 8080")]
 #[case::the_kubelets_port("webhook.hostNetwork=true", "10250 of a node is the kubelet's")]
@@ -891,4 +1119,143 @@ fn a_release_of_another_name_shares_no_name_with_the_first() {
     let second = names(&["--set", "fullnameOverride=second"]);
     assert_eq!(first.len(), second.len());
     assert!(first.is_disjoint(&second));
+}
+
+// What the chart's schema allows, the binary takes.
+
+#[test]
+fn a_log_level_that_the_schema_allows_is_one() {
+    let helm = helm_or_skip!();
+    for level in ["info", "off", "DEBUG", "3", "info,kickstand::controller=debug", "warn,kickstand=trace,kube=off"] {
+        let set = serde_json::to_string(level).unwrap();
+        let rendered = render(helm, &["--set-json", &format!("log.level={set}")]);
+        let argument = format!("--log-level={level}");
+        assert!(rendered.arguments("Deployment", "kickstand-webhook").contains(&argument.as_str()));
+        tracing_subscriber::EnvFilter::builder().parse(level).unwrap();
+    }
+}
+
+#[test]
+fn a_duration_that_the_schema_allows_is_one() {
+    let helm = helm_or_skip!();
+    for (text, milliseconds) in [("500ms", 500), ("3s", 3_000), ("1s500ms", 1_500), ("0h0m2s", 2_000)] {
+        let rendered = render(helm, &["--set", &format!("webhook.reviewDeadline={text}")]);
+        let argument = format!("--review-deadline={text}");
+        assert!(rendered.arguments("Deployment", "kickstand-webhook").contains(&argument.as_str()));
+        assert_eq!(text.parse::<jiff::SignedDuration>().unwrap().as_millis(), milliseconds);
+    }
+}
+
+/// Else each review that takes too long would count as nobody's failure but the API server's.
+#[test]
+fn the_webhook_gives_up_before_the_api_server_does() {
+    let helm = helm_or_skip!();
+    for (seconds, deadline) in [(1, Some("800ms")), (4, Some("3200ms")), (5, None), (10, None)] {
+        let rendered = render(helm, &["--set", &format!("webhook.timeoutSeconds={seconds}")]);
+        let arguments = rendered.arguments("Deployment", "kickstand-webhook");
+        let found = arguments.iter().find_map(|argument| argument.strip_prefix("--review-deadline="));
+        assert_eq!(found, deadline);
+    }
+}
+
+#[test]
+fn only_what_differs_from_the_built_in_is_passed_on() {
+    let helm = helm_or_skip!();
+    let rendered =
+        render(helm, &["--set", "native.skipTektonWait=false", "--set-string", "native.minimumVersion=1.30"]);
+    assert!(rendered.arguments("Deployment", "kickstand-webhook").contains(&"--skip-tekton-wait=false"));
+    assert!(rendered.arguments("Deployment", "kickstand-controller").contains(&"--native-minimum=1.30"));
+    let rendered = text(helm, &[]);
+    for flag in ["--native", "--skip-tekton-wait", "--known-sidecars"] {
+        assert!(!rendered.contains(flag), "{flag}");
+    }
+}
+
+// The sidecars that an operator adds.
+
+fn known_sidecars(helm: &str, rows: &Value) -> Output {
+    template(helm, &["--set-json", &format!("knownSidecars={rows}")])
+}
+
+#[test]
+fn every_row_that_we_know_could_be_an_operators() {
+    let helm = helm_or_skip!();
+    let table = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/pod/known-sidecars.json")).unwrap();
+    let rendered = render(helm, &["--set-json", &format!("knownSidecars={table}")]);
+    let map = rendered.one("ConfigMap", "kickstand-known-sidecars");
+    let read = Known::read(map["data"]["known-sidecars.json"].as_str().unwrap()).unwrap();
+    assert_eq!(&read, Known::builtin());
+
+    for name in ["kickstand-webhook", "kickstand-controller"] {
+        let spec = &rendered.one("Deployment", name)["spec"]["template"]["spec"];
+        let file = rendered
+            .arguments("Deployment", name)
+            .into_iter()
+            .find_map(|argument| argument.strip_prefix("--known-sidecars="))
+            .unwrap();
+        let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["name"] == "known-sidecars").unwrap();
+        assert_eq!(mount["readOnly"], true);
+        assert_eq!(file, format!("{}/known-sidecars.json", mount["mountPath"].as_str().unwrap()));
+        let volumes = spec["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|volume| volume["name"] == "known-sidecars").unwrap();
+        assert_eq!(volume["configMap"], json!({ "name": "kickstand-known-sidecars" }));
+    }
+}
+
+#[test]
+fn the_row_that_the_documentation_shows_is_one() {
+    let helm = helm_or_skip!();
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let shown = guide.split("```yaml\n").find(|block| block.starts_with("knownSidecars:")).unwrap();
+    let values: Value = serde_saphyr::from_str(shown.split("```").next().unwrap()).unwrap();
+    let rows = &values["knownSidecars"];
+    assert_eq!(Known::read(&rows.to_string()).unwrap().rows().len(), 1);
+    let output = known_sidecars(helm, rows);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn another_table_starts_other_pods() {
+    let helm = helm_or_skip!();
+    let templates = |rows: &str| -> Vec<Value> {
+        let rendered = render(helm, &["--set-json", &format!("knownSidecars={rows}")]);
+        ["kickstand-webhook", "kickstand-controller"]
+            .map(|name| rendered.one("Deployment", name)["spec"]["template"]["metadata"]["annotations"].clone())
+            .into()
+    };
+    let (none, one, other) =
+        (templates("[]"), templates(r#"[{"name":"A","images":["a"]}]"#), templates(r#"[{"name":"A","images":["b"]}]"#));
+    for at in 0..2 {
+        assert!(none[at] != one[at] && one[at] != other[at], "{}", one[at]);
+    }
+}
+
+#[rstest]
+#[case::no_name(json!([{ "containers": ["a"] }]))]
+#[case::an_unknown_field(json!([{ "name": "A", "containers": ["a"], "onterm": "unknown" }]))]
+#[case::an_unknown_role(json!([{ "name": "A", "containers": ["a"], "role": "proxy" }]))]
+#[case::an_unknown_end(json!([{ "name": "A", "containers": ["a"], "onTerm": "exits" }]))]
+#[case::text_for_a_list(json!([{ "name": "A", "containers": "a" }]))]
+#[case::an_ask_for_nothing(json!([{ "name": "A", "containers": ["a"], "ask": { "when": "a/b" } }]))]
+#[case::a_value_that_is_no_text(json!([{ "name": "A", "containers": ["a"], "ask": { "set": { "a/b": true } } }]))]
+#[case::a_mark_without_an_annotation(json!([{ "name": "A", "containers": ["a"], "classic": { "unless": "a/b" } }]))]
+#[case::no_list(json!({ "name": "A" }))]
+fn a_row_that_the_binary_would_refuse_is_refused_before(#[case] rows: Value) {
+    let helm = helm_or_skip!();
+    assert!(Known::read(&rows.to_string()).is_err());
+    let output = known_sidecars(helm, &rows);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/knownSidecars"), "{output:?}");
+}
+
+/// What would be read, but could never fit.
+#[rstest]
+#[case::fits_nothing(json!([{ "name": "A" }]))]
+#[case::an_asterisk_within(json!([{ "name": "A", "containers": ["a*b"] }]))]
+#[case::everything(json!([{ "name": "A", "images": ["*"] }]))]
+#[case::no_annotation(json!([{ "name": "A", "containers": ["a"], "ask": { "set": { "a b": "c" } } }]))]
+fn a_row_that_cannot_be_meant_is_refused(#[case] rows: Value) {
+    let helm = helm_or_skip!();
+    assert!(!known_sidecars(helm, &rows).status.success());
 }

@@ -1,5 +1,5 @@
 //! Certificates that need nothing from the user: the leader makes a CA and the webhook's certificate, keeps them in two
-//! Secrets, publishes the CA in the webhook's configuration, and renews both by wall clock when two thirds of their life
+//! Secrets, publishes the CA in the webhook's configurations, and renews both by wall clock when two thirds of their life
 //! are over.
 //!
 //! A CA is replaced without a gap: first the new one is published beside the old, then it signs, and the old one is
@@ -8,7 +8,7 @@
 mod authority;
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -19,7 +19,7 @@ use kube::{Client, Error as KubeError};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::clock;
 use crate::metrics::certificates::CertificateMetrics;
@@ -40,8 +40,8 @@ pub struct Settings {
     pub namespace: String,
     /// The Service that the API server calls.
     pub service: String,
-    /// The MutatingWebhookConfiguration whose `caBundle`s are kept.
-    pub webhook_configuration: String,
+    /// The webhook configurations whose `caBundle`s are kept. One that is not there is done without.
+    pub webhook_configurations: Vec<String>,
     /// The Secret with the CA: `ca.crt` (today's first, then older ones), `ca.key`.
     pub ca_secret: String,
     /// The Secret that the webhook mounts: `tls.crt`, `tls.key`, and `ca.crt` for people.
@@ -88,12 +88,13 @@ pub async fn run(
     mut leads: watch::Receiver<bool>,
     shutdown: CancellationToken,
 ) {
-    let keeper = Keeper {
+    let mut keeper = Keeper {
         secrets: Api::namespaced(client.clone(), &settings.namespace),
         configurations: Api::all(client),
         names: names(&settings.service, &settings.namespace),
         settings,
         metrics,
+        absent: BTreeSet::new(),
     };
     loop {
         let pause = if *leads.borrow_and_update() {
@@ -124,16 +125,20 @@ struct Keeper {
     names: Vec<String>,
     settings: Settings,
     metrics: CertificateMetrics,
+    /// Configurations that were not there at the last look: said once.
+    absent: BTreeSet<String>,
 }
 
 impl Keeper {
     /// One look, and what follows from it; `true` if something is left to be done soon.
-    async fn keep(&self) -> Result<bool, Error> {
+    async fn keep(&mut self) -> Result<bool, Error> {
         let ca_secret = self.secret(&self.settings.ca_secret).await?;
         let tls_secret = self.secret(&self.settings.tls_secret).await?;
         let ca = pair(&ca_secret, "ca.crt", "ca.key");
         let leaf = pair(&tls_secret, "tls.crt", "tls.key");
-        let published = self.is_published(&ca.certificate).await?;
+        let configurations = self.configurations().await?;
+        // Where there is none, nobody trusts anything else either; one that comes later gets what holds by then.
+        let published = configurations.iter().all(|found| missing(found, &ca.certificate).is_empty());
         let plan = plan::plan(&Found { ca: ca.clone(), leaf: leaf.clone(), published }, &self.names, clock::now())?;
 
         let ca = match plan.ca {
@@ -146,7 +151,9 @@ impl Keeper {
             }
             None => ca,
         };
-        self.publish(&ca.certificate).await?;
+        for configuration in &configurations {
+            self.publish(configuration, &ca.certificate).await?;
+        }
         let leaf = match plan.leaf {
             Some((new, why)) => {
                 let data = json!({
@@ -175,19 +182,13 @@ impl Keeper {
         written.map(drop).map_err(api("patch", format!("secret {name}")))
     }
 
-    async fn is_published(&self, bundle: &str) -> Result<bool, Error> {
-        let configuration = self.configuration().await?;
-        Ok(configuration.is_some_and(|configuration| missing(&configuration, bundle).is_empty()))
-    }
-
-    /// Into every webhook of the configuration. There may be none: it is deleted first on the way out.
-    async fn publish(&self, bundle: &str) -> Result<(), Error> {
-        let Some(configuration) = self.configuration().await? else { return Ok(()) };
-        let operations = missing(&configuration, bundle);
+    /// Into every webhook of a configuration, as it was just read.
+    async fn publish(&self, configuration: &MutatingWebhookConfiguration, bundle: &str) -> Result<(), Error> {
+        let operations = missing(configuration, bundle);
         if operations.is_empty() {
             return Ok(());
         }
-        let name = &self.settings.webhook_configuration;
+        let name = configuration.metadata.name.as_deref().unwrap_or_default();
         let patch = serde_json::from_value(Value::Array(operations)).map_err(|error| Error::Api {
             verb: "patch",
             object: format!("mutatingwebhookconfiguration {name}"),
@@ -201,9 +202,23 @@ impl Keeper {
         Ok(())
     }
 
-    async fn configuration(&self) -> Result<Option<MutatingWebhookConfiguration>, Error> {
-        let name = &self.settings.webhook_configuration;
-        self.configurations.get_opt(name).await.map_err(api("get", format!("mutatingwebhookconfiguration {name}")))
+    /// Those that are there. They are deleted first on the way out, and the early one may never have been made.
+    async fn configurations(&mut self) -> Result<Vec<MutatingWebhookConfiguration>, Error> {
+        let mut found = Vec::new();
+        for name in &self.settings.webhook_configurations {
+            let what = format!("mutatingwebhookconfiguration {name}");
+            match self.configurations.get_opt(name).await.map_err(api("get", what))? {
+                Some(configuration) => {
+                    self.absent.remove(name);
+                    found.push(configuration);
+                }
+                None if self.absent.insert(name.clone()) => {
+                    warn!(configuration = name, "is not there: the API server does not call us by it");
+                }
+                None => {}
+            }
+        }
+        Ok(found)
     }
 }
 

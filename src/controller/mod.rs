@@ -4,6 +4,7 @@
 //! pod; when it ceases to be, whatever is under way is dropped.
 
 mod look;
+mod native;
 
 use std::collections::{HashMap, HashSet};
 use std::pin::{Pin, pin};
@@ -14,18 +15,19 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use self::look::{Looker, Next};
+use self::native::Keeper;
 use crate::effects::{self, Effects};
 use crate::metrics::controller::Metrics;
 use crate::pod::facts::Facts;
 use crate::pod::known::Known;
-use crate::watch::{self as watches, Eyes, Key, Look, Store, delays};
+use crate::watch::{self as watches, Eyes, Key, Look, Sinks, Store, delays};
 
 /// After a look that came to nothing, the pod is looked at again so much later, and so on, doubling.
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -85,7 +87,18 @@ pub async fn run(
     let (sender, requests) = futures::channel::mpsc::unbounded();
     let look = Look::new(sender);
     let eyes = Arc::new(Eyes::new(settings.watch.scopes().len(), sees));
-    let mut watches = watches::start(&client, &settings.watch, &store, &look, &eyes, &metrics);
+    let ((can, known), (refusals, refused)) = (watch::channel(None), mpsc::unbounded_channel());
+    let sinks = Sinks { store: Arc::clone(&store), look: look.clone(), eyes: Arc::clone(&eyes), can, refusals };
+    let mut watches = watches::start(&client, &settings.watch, sinks, &metrics);
+    let keeper = Keeper {
+        leader: leader.clone(),
+        can: known,
+        refusals: refused,
+        facts: settings.facts.clone(),
+        now: settings.now,
+        metrics: metrics.clone(),
+    };
+    watches.spawn(keeper.run());
     tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
         ended = watches.join_next() => return Err(ended_early(ended)),

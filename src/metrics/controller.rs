@@ -87,6 +87,8 @@ closed_label! {
         TaskRuns => "taskruns",
         /// Namespaces that opted out.
         Namespaces => "namespaces",
+        /// Nodes.
+        Nodes => "nodes",
     }
 }
 
@@ -131,6 +133,9 @@ pub struct Metrics {
     leader: Gauge,
     pods: Gauge,
     gates_shut: Gauge,
+    native_possible: Gauge,
+    native_refused_namespaces: Gauge,
+    native_refusals: Counter,
     gate_wait: Histogram,
     gate_delay: Histogram,
     stop_delay: Histogram,
@@ -152,6 +157,9 @@ impl Metrics {
             leader: Gauge::default(),
             pods: Gauge::default(),
             gates_shut: Gauge::default(),
+            native_possible: Gauge::default(),
+            native_refused_namespaces: Gauge::default(),
+            native_refusals: Counter::default(),
             // Seconds to an hour: a pod waits for its sidecars' start.
             gate_wait: Histogram::new([0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0]),
             // Milliseconds to seconds: our own part.
@@ -185,6 +193,7 @@ impl Metrics {
             "Pods whose first step is held now, as this replica sees them",
             metrics.gates_shut.clone(),
         );
+        metrics.register_native(registry);
         registry.register(
             "kickstand_gate_wait_seconds",
             "From a pod's start to the opening of its gate: what its sidecars cost the run",
@@ -206,6 +215,24 @@ impl Metrics {
             metrics.end_delay.clone(),
         );
         metrics
+    }
+
+    fn register_native(&self, registry: &mut Registry) {
+        registry.register(
+            "kickstand_controller_native_possible",
+            "1 while this replica leads and says that pods may have native sidecars: every node and the API server can run them, and they were not refused in several namespaces; else 0",
+            self.native_possible.clone(),
+        );
+        registry.register(
+            "kickstand_controller_native_refused_namespaces",
+            "Namespaces in which no pod gets native sidecars now, since the API server refused one there within the hour; 0 unless this replica leads",
+            self.native_refused_namespaces.clone(),
+        );
+        registry.register(
+            "kickstand_controller_native_refusals",
+            "TaskRuns whose pod the API server refused since a webhook takes restartPolicy away from native sidecars; any is one too many",
+            self.native_refusals.clone(),
+        );
     }
 
     pub(crate) fn action(&self, kind: ActionKind, result: ActionResult) {
@@ -235,6 +262,16 @@ impl Metrics {
     pub(crate) fn holds(&self, pods: usize, gates_shut: usize) {
         self.pods.set(i64::try_from(pods).unwrap_or(i64::MAX));
         self.gates_shut.set(i64::try_from(gates_shut).unwrap_or(i64::MAX));
+    }
+
+    /// Whether pods may have native sidecars, and in how many namespaces they may not.
+    pub(crate) fn native(&self, possible: bool, refused: usize) {
+        self.native_possible.set(i64::from(possible));
+        self.native_refused_namespaces.set(i64::try_from(refused).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn native_refused(&self) {
+        self.native_refusals.inc();
     }
 
     pub(crate) fn gate_waited(&self, time: Duration) {

@@ -36,6 +36,9 @@ pub const ORIGINAL_IMAGES: &str = "kickstand.dev/original-images";
 
 /// Annotation of the controller's Lease, ours: what its leader tells the webhook (JSON: [`Facts`](super::facts::Facts)).
 pub const FACTS: &str = "kickstand.dev/facts";
+/// Annotation of the controller's Lease, an operator's: `"true"` allows native sidecars again where they were refused. The
+/// leader removes it when that is done.
+pub const ALLOW_NATIVE: &str = "kickstand.dev/allow-native";
 
 /// The gate's volume: a downward-API projection of the annotation [`READY`].
 pub const GATE_VOLUME: &str = "kickstand-gate";

@@ -8,6 +8,7 @@
 //! known      the table of known sidecars    native     who moves to the kubelet; Tekton's wait    (webhook)
 //! facts      what the leader tells           ask        Pod -> annotations that ask injectors   (webhook)
 //! slips      settings without effect         edit       operations on a raw pod                 (webhook)
+//! versions   can the cluster run native ones refusals   TaskRuns that say that native was refused (controller)
 //! nop        what the nop image covers       decide     Pod + verdict + time -> actions         (controller)
 //!                                            patch      action -> guarded JSON Patch            (controller)
 //! ```
@@ -24,7 +25,9 @@ pub mod mutate;
 pub mod native;
 pub mod nop;
 pub mod patch;
+pub mod refusals;
 pub mod sidecars;
 pub mod slips;
 pub mod tekton;
 pub mod verdict;
+pub mod versions;

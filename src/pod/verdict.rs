@@ -1,10 +1,12 @@
 //! What a TaskRun says of one of its pods.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::model::{Pod, null_is_default};
-use super::tekton;
+use super::{refusals, tekton};
 
 /// The part of a TaskRun that is read (`tekton.dev/v1` and `v1beta1` alike).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -72,6 +74,14 @@ pub struct Condition {
     #[serde(deserialize_with = "null_is_default")]
     pub reason: String,
     pub last_transition_time: Option<Timestamp>,
+    /// All that is kept of the message: it has [`refusals::WORDS`].
+    #[serde(rename = "message", deserialize_with = "has_words_of_refusal")]
+    pub native_refused: bool,
+}
+
+fn has_words_of_refusal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let message = Option::<Cow<'_, str>>::deserialize(deserializer)?;
+    Ok(message.is_some_and(|message| message.contains(refusals::WORDS)))
 }
 
 /// One of `status.retriesStatus`: an attempt that failed and was tried again.

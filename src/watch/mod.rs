@@ -1,17 +1,18 @@
 //! What the controller sees of the cluster: one watch on the pods of TaskRuns that have not ended, one on TaskRuns, one
-//! on the namespaces that opted out.
+//! on the namespaces that opted out, one on nodes.
 //!
 //! ```text
 //! follow     one list and watch, kept up for ever       task_runs  Tekton's API: which version, and live reads
 //! slim       what is kept of each object                store      all of it, by pod, by owner, by namespace
-//! eyes       whether pods are seen at all
+//! eyes       whether pods are seen at all               nodes      what the cluster can run
 //! ```
 //!
 //! Permissions: `list` and `watch` on pods and `taskruns.tekton.dev`, in the cluster or in each namespace watched;
-//! `list` and `watch` on namespaces, unless namespaces are named; `get` on taskruns for live reads.
+//! `list` and `watch` on namespaces, unless namespaces are named, and on nodes; `get` on taskruns for live reads.
 
 mod eyes;
 mod follow;
+mod nodes;
 mod slim;
 mod store;
 mod task_runs;
@@ -24,6 +25,7 @@ use kube::Client;
 use kube::api::{Api, ApiResource, PartialObjectMeta};
 use kube::runtime::scheduler::ScheduleRequest;
 use kube::runtime::watcher::Event;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -38,8 +40,11 @@ pub(crate) use self::store::{Entry, Known, Scope, Store, lock};
 pub(crate) use self::task_runs::{Live, READ_TIMEOUT, discover, read};
 use crate::metrics::controller::{Metrics, Watched};
 use crate::pod::contract::INJECT;
+use crate::pod::facts::Native;
 use crate::pod::model::Pod;
+use crate::pod::refusals::Refusal;
 use crate::pod::tekton::TASK_RUN;
+use crate::pod::versions::{self, Version};
 
 /// Pods that have ended need nothing more, and a cluster keeps thousands of them.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -47,10 +52,18 @@ const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 const STREAMS_SINCE: u32 = 34;
 
 /// What is watched.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// These namespaces alone, each with watches of its own; empty = the whole cluster.
     pub namespaces: Vec<String>,
+    /// What nodes and API server must be for native sidecars.
+    pub native_minimum: Version,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { namespaces: Vec::new(), native_minimum: versions::SURE }
+    }
 }
 
 impl Settings {
@@ -98,30 +111,37 @@ impl Look {
     }
 }
 
+/// Where what is seen goes.
+pub(crate) struct Sinks {
+    pub(crate) store: Arc<Store>,
+    pub(crate) look: Look,
+    pub(crate) eyes: Arc<Eyes>,
+    /// Whether nodes and API server can run native sidecars; `None` = not known.
+    pub(crate) can: watch::Sender<Option<Native>>,
+    /// TaskRuns whose pods were refused, each time one is seen.
+    pub(crate) refusals: mpsc::UnboundedSender<Refusal>,
+}
+
 /// Starts the watches. None of them ends by itself.
-pub(crate) fn start(
-    client: &Client,
-    settings: &Settings,
-    store: &Arc<Store>,
-    look: &Look,
-    eyes: &Arc<Eyes>,
-    metrics: &Metrics,
-) -> JoinSet<()> {
+pub(crate) fn start(client: &Client, settings: &Settings, sinks: Sinks, metrics: &Metrics) -> JoinSet<()> {
     let mut watches = JoinSet::new();
     let scopes = settings.scopes();
     let whole_cluster = settings.namespaces.is_empty();
-    let (client, store, look, metrics) = (client.clone(), Arc::clone(store), look.clone(), metrics.clone());
-    let eyes = Arc::clone(eyes);
+    let minimum = settings.native_minimum;
+    let (client, metrics) = (client.clone(), metrics.clone());
     watches.spawn(async move {
+        let Sinks { store, look, eyes, can, refusals } = sinks;
         let streams = streams(&client).await;
         let pods = scopes.iter().map(|scope| Box::pin(pods(&client, scope, streams, &store, &look, &eyes, &metrics)));
         let pods = futures::future::select_all(pods);
-        let runs = task_runs::run(&client, &scopes, streams, &store, &look, &metrics);
+        let runs = task_runs::run(&client, &scopes, streams, &store, &look, &refusals, &metrics);
         let namespaces = namespaces(&client, whole_cluster, streams, &store, &look, &metrics);
+        let nodes = nodes::run(&client, minimum, streams, &can, &metrics);
         tokio::select! {
             _ = pods => {}
             () = runs => {}
             () = namespaces => {}
+            () = nodes => {}
         }
     });
     watches

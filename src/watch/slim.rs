@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 use crate::pod::contract::{self, GATE_VOLUME};
 use crate::pod::model::{Container, ContainerStatus, Pod, Probe, RestartPolicy, State};
 use crate::pod::verdict::{TaskRun, TaskRunMetadata, TaskRunStatus};
+use crate::pod::versions::Node;
 use crate::pod::{sidecars, tekton};
 
 /// Whose annotations may decide something. What Tekton copies to a pod from a TaskRun's is small change.
@@ -27,6 +28,8 @@ const ANNOTATION: usize = 16 << 10;
 const STEP_ARGS: usize = 256;
 /// No message of ours quotes more of a kubelet's.
 const MESSAGE: usize = 200;
+/// No version of a kubelet is longer.
+const VERSION: usize = 64;
 
 /// What can be watched: read from the raw object, and slimmed, in one go.
 pub(crate) trait Slim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
@@ -136,6 +139,41 @@ impl Slim for TaskRun {
         status.steps.retain(|step| step.terminated.is_some());
         status.steps.shrink_to_fit();
         (meta, Self { metadata: TaskRunMetadata { name, namespace, uid }, status })
+    }
+}
+
+/// A node, as it comes: of all its images, addresses and conditions nothing is read.
+#[derive(Deserialize)]
+pub(crate) struct RawNode {
+    metadata: RawMetadata,
+    #[serde(default)]
+    status: Option<RawNodeStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawNodeStatus {
+    #[serde(default)]
+    node_info: Option<RawNodeInfo>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawNodeInfo {
+    kubelet_version: String,
+    operating_system: String,
+}
+
+impl Slim for Node {
+    type Raw = RawNode;
+
+    fn slim(raw: RawNode) -> (ObjectMeta, Self) {
+        let RawMetadata { name, resource_version, .. } = raw.metadata;
+        let meta =
+            ObjectMeta { name: Some(name.clone()), resource_version: Some(resource_version), ..ObjectMeta::default() };
+        let info = raw.status.unwrap_or_default().node_info.unwrap_or_default();
+        let kubelet = info.kubelet_version.chars().take(VERSION).collect();
+        (meta, Self { name, kubelet, windows: info.operating_system.eq_ignore_ascii_case("windows") })
     }
 }
 

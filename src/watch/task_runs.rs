@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{Api, ApiResource};
 use kube::runtime::watcher::Event;
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::follow::{self, Told, delays, follow};
@@ -14,6 +15,7 @@ use super::store::{Scope, Store};
 use super::{Look, api};
 use crate::metrics::controller::{Metrics, Watched};
 use crate::pod::model::Pod;
+use crate::pod::refusals::Refusal;
 use crate::pod::tekton;
 use crate::pod::verdict::TaskRun;
 
@@ -86,6 +88,7 @@ pub(super) async fn run(
     streams: bool,
     store: &Store,
     look: &Look,
+    refusals: &mpsc::UnboundedSender<Refusal>,
     metrics: &Metrics,
 ) {
     // A run that is over is kept only if one of its pods is not: so pods come first.
@@ -120,7 +123,14 @@ pub(super) async fn run(
                     let tell = |told: Told<Seen<TaskRun>>| match told {
                         Told::Event(event) => {
                             listed.fetch_or(!matches!(event, Event::Init), Ordering::Relaxed);
-                            look.at(store.apply_run(scope, super::unwrap(event)));
+                            let event = super::unwrap(event);
+                            if let Event::InitApply(run) | Event::Apply(run) = &event
+                                && let Some(refusal) = Refusal::of(run)
+                            {
+                                // Nobody listens any more only when the controller is going away.
+                                let _ = refusals.send(refusal);
+                            }
+                            look.at(store.apply_run(scope, event));
                         }
                         Told::Refused => store.lose_runs(scope),
                         Told::Well | Told::Blind => {}

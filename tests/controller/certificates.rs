@@ -16,13 +16,13 @@ fn settings() -> Settings {
     Settings {
         namespace: SYSTEM.to_owned(),
         service: "kickstand-webhook".to_owned(),
-        webhook_configuration: "zz-kickstand".to_owned(),
+        webhook_configurations: ["zz-kickstand", "0-kickstand"].map(str::to_owned).into(),
         ca_secret: "kickstand-ca".to_owned(),
         tls_secret: "kickstand-webhook-tls".to_owned(),
     }
 }
 
-/// As the chart creates it: two empty Secrets, and a configuration of two webhooks that trusts nobody.
+/// As the chart creates it: two empty Secrets, and two configurations of two webhooks each that trust nobody.
 fn installed() -> FakeApi {
     let api = FakeApi::new();
     for name in ["kickstand-ca", "kickstand-webhook-tls"] {
@@ -34,11 +34,13 @@ fn installed() -> FakeApi {
             "clientConfig": { "service": { "name": "kickstand-webhook", "namespace": SYSTEM } },
         })
     };
-    api.put(json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": { "name": "zz-kickstand" },
-        "webhooks": [webhook("early.kickstand.dev"), webhook("late.kickstand.dev")],
-    }));
+    for name in ["zz-kickstand", "0-kickstand"] {
+        api.put(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": { "name": name },
+            "webhooks": [webhook("one.kickstand.dev"), webhook("other.kickstand.dev")],
+        }));
+    }
     api
 }
 
@@ -51,11 +53,10 @@ fn start(api: &FakeApi, leading: bool) -> (watch::Sender<bool>, CancellationToke
 }
 
 fn bundles(api: &FakeApi) -> Vec<Value> {
-    let configuration = api.get("mutatingwebhookconfigurations", "zz-kickstand").unwrap();
-    configuration["webhooks"]
-        .as_array()
-        .unwrap()
-        .iter()
+    let there =
+        ["zz-kickstand", "0-kickstand"].iter().filter_map(|name| api.get("mutatingwebhookconfigurations", name));
+    there
+        .flat_map(|configuration| configuration["webhooks"].as_array().unwrap().clone())
         .map(|webhook| webhook["clientConfig"]["caBundle"].clone())
         .collect()
 }
@@ -73,8 +74,11 @@ async fn an_empty_installation_gets_everything_and_nothing_changes_after() {
     api.until("the bundle is there", |api| bundles(api).iter().all(Value::is_string)).await;
     api.until("the certificate is there", |api| !secret(api, "kickstand-webhook-tls", "tls.key").is_empty()).await;
     let ca = secret(&api, "kickstand-ca", "ca.crt");
-    let published: ByteString = serde_json::from_value(bundles(&api)[1].clone()).unwrap();
-    assert_eq!(published.0, ca.as_bytes());
+    assert_eq!(bundles(&api).len(), 4);
+    for bundle in bundles(&api) {
+        let published: ByteString = serde_json::from_value(bundle).unwrap();
+        assert_eq!(published.0, ca.as_bytes());
+    }
     assert_eq!(secret(&api, "kickstand-webhook-tls", "ca.crt"), ca);
     assert!(secret(&api, "kickstand-webhook-tls", "ca.key").is_empty(), "the webhook cannot sign");
     let written = api.writes().len();
@@ -94,6 +98,37 @@ async fn a_bundle_that_somebody_blanks_comes_back() {
     });
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(bundles(&api), before);
+    shutdown.cancel();
+}
+
+/// Without native sidecars the chart makes no early configuration; an uninstall deletes both.
+#[rstest::rstest]
+#[case::the_early_one(&["0-kickstand"])]
+#[case::both(&["0-kickstand", "zz-kickstand"])]
+#[tokio::test(start_paused = true)]
+async fn a_configuration_that_is_not_there_is_done_without(#[case] absent: &[&str]) {
+    let api = installed();
+    let kept: Vec<Value> = absent.iter().map(|name| api.get("mutatingwebhookconfigurations", name).unwrap()).collect();
+    for name in absent {
+        api.remove("mutatingwebhookconfigurations", name);
+    }
+    let (_leader, shutdown) = start(&api, true);
+    api.until("the certificate is there", |api| !secret(api, "kickstand-webhook-tls", "tls.key").is_empty()).await;
+    assert_eq!(bundles(&api).len(), 4 - 2 * absent.len());
+    assert!(bundles(&api).iter().all(Value::is_string));
+
+    let (written, read) = (api.writes().len(), api.calls().len());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(api.writes().len(), written);
+    let looks = (api.calls().len() - read) / 4;
+    assert!((18..=22).contains(&looks), "{looks} looks in 10 minutes: no more than one in 30 s");
+
+    for configuration in kept {
+        api.put(configuration);
+    }
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(bundles(&api).len(), 4);
+    assert!(bundles(&api).iter().all(Value::is_string), "one that comes later is filled in");
     shutdown.cancel();
 }
 

@@ -74,7 +74,7 @@ fn candidate_that(sees: watch::Receiver<bool>, api: &FakeApi, identity: &str) ->
     Candidate::new(api.client(), settings(identity), sees, watch::channel(Facts::default()).0)
 }
 
-fn settings(identity: &str) -> Settings {
+pub(crate) fn settings(identity: &str) -> Settings {
     Settings {
         namespace: "kickstand".to_owned(),
         name: "kickstand-controller".to_owned(),
@@ -198,7 +198,7 @@ async fn one_namespace_that_may_not_be_watched_any_more_blinds_nobody_for_the_ot
     rig.stop().await;
 }
 
-fn told(api: &FakeApi) -> Option<String> {
+pub(crate) fn told(api: &FakeApi) -> Option<String> {
     let lease = api.get("leases", "kickstand-controller")?;
     lease["metadata"]["annotations"]["kickstand.dev/facts"].as_str().map(str::to_owned)
 }

@@ -12,6 +12,7 @@ mod support;
 mod certificates;
 mod gating;
 mod leading;
+mod native;
 mod releasing;
 mod stopping;
 mod tekton;
@@ -64,7 +65,10 @@ impl Rig {
         support::now();
         let (facts, _) = watch::channel(Facts::default());
         let settings = controller::Settings {
-            watch: kickstand::watch::Settings { namespaces: namespaces.iter().map(|&name| name.to_owned()).collect() },
+            watch: kickstand::watch::Settings {
+                namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
+                ..kickstand::watch::Settings::default()
+            },
             effects: effects::Settings { nop_image: NOP.to_owned(), instance: "kickstand-0".to_owned() },
             tekton_nop_images: Vec::new(),
             known: Known::builtin().clone(),

@@ -8,7 +8,7 @@ use crate::support::{self, FakeApi};
 
 fn settings() -> Settings {
     Settings {
-        webhook_configuration: Some("zz-kickstand".to_owned()),
+        webhook_configurations: ["zz-kickstand", "0-kickstand"].map(str::to_owned).into(),
         namespaces: Vec::new(),
         deadline: Duration::from_secs(60),
         now: support::now,
@@ -22,10 +22,12 @@ fn opened(api: &FakeApi, pod: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn every_gate_is_opened_but_those_of_runs_that_are_over() {
     let api = FakeApi::new();
-    api.put(json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": { "name": "zz-kickstand" },
-    }));
+    for name in ["zz-kickstand", "0-kickstand"] {
+        api.put(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": { "name": name },
+        }));
+    }
     api.put(running("run", "held"));
     api.put(gated_pod("held", "run"));
     api.put(judged("over", "over", false, -5));
@@ -40,13 +42,15 @@ async fn every_gate_is_opened_but_those_of_runs_that_are_over() {
     api.put(ended);
 
     release::run(api.client(), settings()).await.unwrap();
-    assert!(api.get("mutatingwebhookconfigurations", "zz-kickstand").is_none());
+    for name in ["zz-kickstand", "0-kickstand"] {
+        assert!(api.get("mutatingwebhookconfigurations", name).is_none(), "{name}");
+    }
     assert!(opened(&api, "held") && !opened(&api, "over") && !opened(&api, "orphan") && !opened(&api, "ended"));
     for pod in ["over", "orphan"] {
         assert_eq!(api.get("pods", pod).unwrap()["spec"]["activeDeadlineSeconds"], 1, "{pod}");
     }
     assert_eq!(api.get("pods", "done").unwrap()["spec"]["containers"][1]["image"], "registry.example/postgres:17");
-    let deleted = api.calls().iter().position(|call| call.method == "DELETE").unwrap();
+    let deleted = api.calls().iter().rposition(|call| call.method == "DELETE").unwrap();
     let patched = api.calls().iter().position(|call| call.method == "PATCH").unwrap();
     assert!(deleted < patched, "first nobody new is held");
 }
@@ -56,7 +60,7 @@ async fn without_tekton_everything_is_let_go() {
     let api = FakeApi::new();
     api.serve_tekton(&[]);
     api.put(gated_pod("held", "run"));
-    release::run(api.client(), Settings { webhook_configuration: None, ..settings() }).await.unwrap();
+    release::run(api.client(), Settings { webhook_configurations: Vec::new(), ..settings() }).await.unwrap();
     assert!(opened(&api, "held"));
     assert!(api.calls().iter().all(|call| call.method != "DELETE"));
 }

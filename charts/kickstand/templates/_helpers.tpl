@@ -15,6 +15,57 @@ nowhere, and reinvocationPolicy makes up for any other. */}}
 zz-{{ include "kickstand.fullname" . }}
 {{- end -}}
 
+{{/* Early in the alphabet: it asks injectors for native sidecars, before they see the pod. Whoever was asked too late adds
+a classic one, which the late call takes care of. */}}
+{{- define "kickstand.earlyConfiguration" -}}
+0-{{ include "kickstand.fullname" . }}
+{{- end -}}
+
+{{/* Those that are rendered, the one that gates first: it is filled in first, and deleted first. */}}
+{{- define "kickstand.webhookConfigurations" -}}
+{{ include "kickstand.webhookConfiguration" . }}
+{{- if .Values.native.enabled }},{{ include "kickstand.earlyConfiguration" . }}{{ end -}}
+{{- end -}}
+
+{{/* Namespaces that Istio never injects into, besides kube-system. */}}
+{{- define "kickstand.istioNever" -}}
+["kube-public","kube-node-lease","local-path-storage"]
+{{- end -}}
+
+{{/* Where webhook and controller find the sidecars that `knownSidecars` adds. */}}
+{{- define "kickstand.knownSidecarsFolder" -}}
+/etc/kickstand/known-sidecars
+{{- end -}}
+
+{{- define "kickstand.knownSidecarsArg" -}}
+{{- if .Values.knownSidecars -}}
+- --known-sidecars={{ include "kickstand.knownSidecarsFolder" . }}/known-sidecars.json
+{{- end -}}
+{{- end -}}
+
+{{- define "kickstand.knownSidecarsMount" -}}
+{{- if .Values.knownSidecars -}}
+- name: known-sidecars
+  mountPath: {{ include "kickstand.knownSidecarsFolder" . }}
+  readOnly: true
+{{- end -}}
+{{- end -}}
+
+{{- define "kickstand.knownSidecarsVolume" -}}
+{{- if .Values.knownSidecars -}}
+- name: known-sidecars
+  configMap:
+    name: {{ include "kickstand.fullname" . }}-known-sidecars
+{{- end -}}
+{{- end -}}
+
+{{/* It is read once, at the start: another table means other pods. */}}
+{{- define "kickstand.knownSidecarsChecksum" -}}
+{{- if .Values.knownSidecars -}}
+checksum/known-sidecars: {{ toJson .Values.knownSidecars | sha256sum }}
+{{- end -}}
+{{- end -}}
+
 {{- define "kickstand.lease" -}}
 {{ include "kickstand.fullname" . }}-controller
 {{- end -}}
@@ -136,8 +187,40 @@ readinessProbe:
 - {{ printf "--log-level=%s" .Values.log.level | quote }}
 {{- end -}}
 
+{{/* A duration as the schema allows it (1h2m3s4ms), in milliseconds. */}}
+{{- define "kickstand.milliseconds" -}}
+{{- $units := dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $sum = add $sum (mul (atoi (trimSuffix $unit .)) (index $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{/* Empty: the binary's own, 4 s, which is in time for a timeoutSeconds of 5 or more. */}}
+{{- define "kickstand.reviewDeadline" -}}
+{{- with .Values.webhook -}}
+{{- if .reviewDeadline -}}
+{{- .reviewDeadline -}}
+{{- else if lt (int .timeoutSeconds) 5 -}}
+{{- mul (int .timeoutSeconds) 800 -}}ms
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the schema cannot say. */}}
 {{- define "kickstand.check" -}}
+{{- $review := include "kickstand.milliseconds" (include "kickstand.reviewDeadline" . | default "4s") | int -}}
+{{- if or (eq $review 0) (ge $review (mul 1000 (int .Values.webhook.timeoutSeconds) | int)) -}}
+{{- fail (printf "webhook.reviewDeadline is %s: it must be more than 0 and less than webhook.timeoutSeconds (%d)" .Values.webhook.reviewDeadline (int .Values.webhook.timeoutSeconds)) -}}
+{{- end -}}
+{{- $drain := .Values.webhook.drainDeadline | default "20s" -}}
+{{- $grace := .Values.webhook.drainGrace | default "5s" -}}
+{{- $leave := .Values.terminationGracePeriodSeconds | int -}}
+{{- if ge (add (include "kickstand.milliseconds" $grace) (include "kickstand.milliseconds" $drain) | int) (mul 1000 $leave | int) -}}
+{{- fail (printf "webhook.drainGrace and webhook.drainDeadline (%s, %s) must together be less than terminationGracePeriodSeconds (%d)" $grace $drain $leave) -}}
+{{- end -}}
 {{- range .Values.watchNamespaces -}}
 {{- if has . (list "kube-system" $.Release.Namespace) -}}
 {{- fail (printf "watchNamespaces: %s cannot be covered: neither kube-system nor the release's own namespace ever is" .) -}}

@@ -123,6 +123,20 @@ fn a_task_run_is_read_whatever_is_missing() {
     assert_eq!(run.object.status.conditions.len(), 1);
 }
 
+#[test]
+fn a_node_is_its_name_its_kubelet_and_whether_it_runs_windows() {
+    let read = |raw: Value| serde_json::from_value::<Seen<Node>>(raw).unwrap().object;
+    let node = |kubelet: &str, windows| Node { name: "a".into(), kubelet: kubelet.into(), windows };
+    let with = |info: Value| json!({ "metadata": { "name": "a" }, "status": { "nodeInfo": info, "images": [{}] } });
+    assert_eq!(read(with(json!({ "kubeletVersion": "v1.34.1", "operatingSystem": "linux" }))), node("v1.34.1", false));
+    assert!(read(with(json!({ "operatingSystem": "windows" }))).windows);
+    assert_eq!(read(with(json!({ "kubeletVersion": "x".repeat(1000) }))).kubelet.len(), 64);
+    // One that has only just been made.
+    for status in [json!({}), json!(null), json!({ "nodeInfo": null })] {
+        assert_eq!(read(json!({ "metadata": { "name": "a" }, "status": status })), node("", false));
+    }
+}
+
 /// What a store holds of a running pod, in bytes: its own and its heap's. (What the allocator adds is not in it.)
 #[test]
 fn what_a_pod_costs() {

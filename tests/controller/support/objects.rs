@@ -109,3 +109,25 @@ pub(crate) fn namespace(name: &str, opted_out: bool) -> Value {
     let labels = if opted_out { json!({ "kickstand.dev/inject": "false" }) } else { json!({}) };
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "uid": name, "labels": labels } })
 }
+
+pub(crate) fn node(name: &str, kubelet: &str) -> Value {
+    let info = json!({ "kubeletVersion": kubelet, "operatingSystem": "linux", "kernelVersion": "6.12" });
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "uid": name }, "status": { "nodeInfo": info } })
+}
+
+/// A TaskRun whose pod the API server refused, so many seconds after the test's beginning: a webhook took `restartPolicy`
+/// away from a native sidecar.
+pub(crate) fn refused_native(run: &str, namespace: &str, when: i64) -> Value {
+    let message = format!(
+        "failed to create task run pod \"{run}\": Pod \"{run}-pod\" is invalid: spec.initContainers[2].readinessProbe: \
+         Forbidden: may not be set for init containers without restartPolicy=Always. Maybe missing or invalid Task {namespace}/"
+    );
+    json!({
+        "apiVersion": "tekton.dev/v1", "kind": "TaskRun",
+        "metadata": { "name": run, "namespace": namespace, "uid": format!("uid-{run}") },
+        "status": { "completionTime": at(when), "podName": "", "conditions": [{
+            "type": "Succeeded", "status": "False", "reason": "PodCreationFailed", "message": message,
+            "lastTransitionTime": at(when),
+        }] },
+    })
+}

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use futures::future::try_join_all;
-use kickstand::pod::contract::READY;
+use kickstand::pod::contract::{ENDED_IMAGE, READY};
 use serde::Serialize;
 use serde_json::json;
 
@@ -21,7 +21,10 @@ use crate::harness::tekton;
 #[serde(rename_all = "lowercase")]
 enum Who {
     Kickstand,
+    /// The fastest client with Kickstand's means.
     Floor,
+    /// The fastest client, and a sidecar that is known to exit 0.
+    Ended,
     Tekton,
 }
 
@@ -29,7 +32,8 @@ impl Who {
     fn name(self) -> &'static str {
         match self {
             Self::Kickstand => "Kickstand",
-            Self::Floor => "the floor: a bare client, at once",
+            Self::Floor => "the floor: a bare client, at once, by nop",
+            Self::Ended => "the same, by an image that cannot be parsed",
             Self::Tekton => "Tekton's own, its defaults",
         }
     }
@@ -38,7 +42,7 @@ impl Who {
     fn gate(self) -> &'static str {
         match self {
             Self::Kickstand => READY,
-            Self::Floor => floor::OPEN,
+            Self::Floor | Self::Ended => floor::OPEN,
             Self::Tekton => "tekton.dev/ready",
         }
     }
@@ -75,13 +79,13 @@ pub(crate) async fn measure(lab: &Lab, runs: usize) -> Result<Part> {
     // One setting of Tekton's for the two that do without it, so that they can take turns.
     tekton::set(lab, &[("await-sidecar-readiness", "false"), ("enable-kubernetes-sidecar", "true")], TektonNop::Its)
         .await?;
-    let mut ours = both_ways(lab, &[Who::Kickstand, Who::Floor], runs).await?;
+    let mut ours = both_ways(lab, &[Who::Kickstand, Who::Floor, Who::Ended], runs).await?;
     tekton::set(lab, &[], TektonNop::Its).await?;
     ours.extend(both_ways(lab, &[Who::Tekton], runs).await?);
     for way in ["one by one", "at once"] {
         let of = |who| ours.iter().find(|(its, how, _)| *its == who && *how == way).map(|(_, _, numbers)| numbers);
         let floor = of(Who::Floor);
-        for who in [Who::Kickstand, Who::Tekton, Who::Floor] {
+        for who in [Who::Kickstand, Who::Tekton, Who::Floor, Who::Ended] {
             let Some(numbers) = of(who) else { continue };
             let against = |pick: fn(&Numbers) -> &Samples| {
                 floor.map_or_else(|| "–".to_owned(), |floor| ratio(pick(numbers), pick(floor)))
@@ -155,12 +159,14 @@ async fn once(lab: &Lab, who: Who, runs: usize) -> Result<Vec<Story>> {
         run = match who {
             Who::Tekton => run.sidecar(server),
             Who::Kickstand => run.injected(Order::AfterOurs, server),
-            Who::Floor => run.injected(Order::AfterOurs, server).annotate(floor::WANTED, "true"),
+            Who::Floor | Who::Ended => run.injected(Order::AfterOurs, server).annotate(floor::WANTED, "true"),
         };
         let run = scene.start(&run).await?;
         let pod = run.pod().await?;
-        if who == Who::Floor {
-            floor::serve(&scene, &pod).await?;
+        match who {
+            Who::Floor => floor::serve(&scene, &pod, &lab.images.nop).await?,
+            Who::Ended => floor::serve(&scene, &pod, ENDED_IMAGE).await?,
+            Who::Kickstand | Who::Tekton => {}
         }
         run.pod_ends().await?;
         Ok::<_, anyhow::Error>(scene.record.look(|seen| Story::of(seen, &pod, who.gate())))
