@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::DemoArgs;
-use crate::harness::case::TektonNop;
+use crate::harness::case::{Strategy, TektonNop};
 use crate::harness::lab::Lab;
 use crate::harness::pods::PodExt;
 use crate::harness::scene::Scene;
@@ -47,7 +47,7 @@ struct Seen {
 
 pub(crate) async fn run(lab: &Lab, args: &DemoArgs) -> Result<bool> {
     let examples = read(Path::new("examples"), &lab.images.busybox, &args.filter)?;
-    install::install(lab).await?;
+    install::install(lab, Strategy::Default).await?;
     tekton::set(lab, &FLAGS, TektonNop::Its).await?;
     if !lab.is_quiet() {
         println!("Tekton is told to keep out of it:");

@@ -11,12 +11,13 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{BenchArgs, Part};
+use crate::harness::case::Strategy;
 use crate::harness::install;
 use crate::harness::lab::Lab;
 
 pub(crate) async fn run(lab: &Lab, args: &BenchArgs) -> Result<bool> {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
-    install::install(lab).await?;
+    install::install(lab, Strategy::Classic).await?;
     let mut all = Map::new();
     if wanted(Part::Latency) {
         all.insert("latency".to_owned(), show(lab, latency::measure(lab, args.runs).await?)?);

@@ -7,12 +7,14 @@ mod counts;
 mod defaults;
 mod gate;
 mod injected;
+mod istio;
+mod native;
 mod order;
 mod outages;
 mod stuck;
 mod verdicts;
 
-use crate::harness::case::{Group, TektonNop, cases};
+use crate::harness::case::{Group, Strategy, TektonNop, cases};
 
 /// Does not wait for sidecars.
 const NO_WAIT: (&str, &str) = ("await-sidecar-readiness", "false");
@@ -28,6 +30,8 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Tekton does not wait for sidecars; it stops them with Kickstand's nop image",
             flags: &[NO_WAIT],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![
                 gate::a_declared_sidecar_ready_after_three_seconds_holds_the_step_and_the_pod_succeeds,
@@ -56,6 +60,8 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Tekton does not wait for sidecars, and keeps the pods of cancelled runs",
             flags: &[NO_WAIT, ("keep-pod-on-cancel", "true")],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![
                 cancel::cancelled_while_held_a_kept_pod_ends_and_the_step_never_starts,
@@ -70,6 +76,8 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Tekton neither waits for sidecars nor stops them: all is Kickstand's",
             flags: &[NO_WAIT, NATIVE],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![
                 injected::a_sidecar_injected_after_ours_is_held_for_released_and_stopped,
@@ -89,10 +97,12 @@ pub(crate) fn all() -> Vec<Group> {
             ],
         },
         Group {
-            name: "native",
+            name: "tekton-native",
             about: "Tekton's declared sidecars are native, and it stops none: injected ones keep a pod alive for ever",
             flags: &[NATIVE],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![
                 alone::a_classic_injected_sidecar_no_longer_keeps_the_pod_alive,
@@ -105,6 +115,8 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Kickstand, or a part of it, is taken away; Tekton neither waits nor stops",
             flags: &[NO_WAIT, NATIVE],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: true,
             cases: cases![
                 outages::without_a_webhook_runs_pass_and_their_sidecars_are_stopped,
@@ -118,6 +130,8 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Tekton's defaults (it waits and stops too), but for its nop image, which is Kickstand's",
             flags: &[],
             nop: TektonNop::Ours,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![defaults::twenty_runs_of_twenty_succeed_and_so_do_their_pods],
         },
@@ -126,8 +140,115 @@ pub(crate) fn all() -> Vec<Group> {
             about: "Tekton's defaults: it waits and stops too, with its own nop image",
             flags: &[],
             nop: TektonNop::Its,
+            strategy: Strategy::Classic,
+            istio: false,
             disturbing: false,
             cases: cases![defaults::twenty_runs_of_twenty_succeed],
+        },
+        Group {
+            name: "native-defaults",
+            about: "Kickstand's and Tekton's defaults: declared servers are native, and Tekton's own wait goes",
+            flags: &[],
+            nop: TektonNop::Its,
+            strategy: Strategy::Default,
+            istio: false,
+            disturbing: false,
+            cases: cases![
+                native::beside_tektons_defaults_ten_of_ten_runs_and_pods_succeed,
+                native::with_a_classic_sidecar_tektons_own_wait_stays,
+            ],
+        },
+        Group {
+            name: "istio-defaults",
+            about: "Kickstand's, Tekton's and Istio's defaults",
+            flags: &[],
+            nop: TektonNop::Its,
+            strategy: Strategy::Default,
+            istio: true,
+            disturbing: false,
+            cases: cases![
+                istio::with_a_native_proxy_tektons_own_wait_goes,
+                istio::with_a_classic_proxy_tektons_own_wait_stays,
+            ],
+        },
+        Group {
+            name: "native",
+            about: "Declared servers are native; Tekton does not wait for sidecars",
+            flags: &[NO_WAIT],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: false,
+            disturbing: false,
+            cases: cases![
+                native::a_declared_server_is_native_holds_the_step_and_is_ended_by_the_kubelet,
+                native::a_red_run_with_a_native_server_stays_red_and_keeps_its_log,
+                native::of_two_native_servers_the_first_may_need_the_second,
+                native::a_one_shot_beside_a_server_leaves_both_classic_and_stopped,
+                native::a_native_server_that_exits_at_once_fails_no_run,
+                native::a_native_server_that_is_never_ready_is_given_up_at_the_gate_timeout,
+                native::a_startup_probe_or_a_post_start_hook_leaves_a_server_classic,
+                native::however_a_server_says_that_it_is_ready_it_is_native,
+                native::twelve_servers_are_all_native_and_all_held_for,
+                native::what_asks_for_the_classic_strategy_gets_it,
+                native::cancelled_while_a_native_server_holds_it_the_step_never_starts,
+                native::timed_out_while_a_native_server_holds_it_the_step_never_starts,
+                native::on_error_continue_and_a_step_timeout_have_the_verdict_that_they_have_without_kickstand,
+                native::a_result_is_written_and_read_beside_a_native_server,
+                native::both_attempts_of_a_retried_run_are_native_and_end,
+                native::where_a_later_webhook_takes_restart_policy_away_the_server_is_classic_again,
+            ],
+        },
+        Group {
+            name: "native-nodes",
+            about: "An old Node joins, and leaves again",
+            flags: &[NO_WAIT],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: false,
+            disturbing: true,
+            cases: cases![native::while_a_node_is_too_old_pods_are_classic],
+        },
+        Group {
+            name: "istio",
+            about: "Beside the real Istio; Tekton does not wait for sidecars",
+            flags: &[NO_WAIT],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: true,
+            disturbing: false,
+            cases: cases![
+                istio::a_native_proxy_is_ready_for_the_first_call_and_the_pod_succeeds,
+                istio::a_declared_server_beside_a_native_proxy_is_native_too,
+                istio::a_pod_that_opts_out_of_istio_is_left_alone,
+                istio::a_pod_that_opts_in_alone_is_held,
+                istio::without_kickstand_first_calls_fail_with_a_classic_proxy,
+            ],
+        },
+        Group {
+            name: "istio-alone",
+            about: "The same, and Tekton stops no sidecar either",
+            flags: &[NO_WAIT, NATIVE],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: true,
+            disturbing: false,
+            cases: cases![
+                istio::a_classic_proxy_is_held_for_and_ended,
+                istio::a_classic_proxy_that_holds_the_application_is_held_for_and_ended,
+            ],
+        },
+        Group {
+            name: "istio-set",
+            about: "Istio is set otherwise",
+            flags: &[NO_WAIT],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: true,
+            disturbing: true,
+            cases: cases![
+                istio::an_istio_of_classic_proxies_is_asked_for_native_ones_ten_times_of_ten,
+                istio::an_istio_that_is_called_again_adds_no_container_twice,
+            ],
         },
     ]
 }

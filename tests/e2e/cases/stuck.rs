@@ -13,7 +13,7 @@ use crate::harness::taskrun::{Sidecar, TaskRun, ask};
 pub(super) async fn a_restartable_sidecar_that_crash_loops_counts_as_ready_with_a_warning(
     scene: &Scene<'_>,
 ) -> Result<()> {
-    scene.needs_kubernetes(35).await?;
+    scene.lab.needs_kubernetes(35).await?;
     let crashing = Sidecar::script("crashing", "sleep 1; exit 4").with(json!({
         "restartPolicy": "OnFailure",
         "readinessProbe": { "exec": { "command": ["false"] }, "periodSeconds": 1 },
@@ -34,7 +34,7 @@ pub(super) async fn a_restartable_sidecar_that_crash_loops_counts_as_ready_with_
 pub(super) async fn a_sidecar_that_restarts_whatever_it_exits_with_is_ended_by_the_deadline(
     scene: &Scene<'_>,
 ) -> Result<()> {
-    scene.needs_kubernetes(35).await?;
+    scene.lab.needs_kubernetes(35).await?;
     let immortal = Sidecar::server("immortal", 8001, 0).with(json!({ "restartPolicy": "Always" }));
     let run = scene.start(&TaskRun::new("immortal").injected(Order::AfterOurs, immortal).step(&ask(8001))).await?;
     run.succeeds().await?;

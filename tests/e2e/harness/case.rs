@@ -32,7 +32,11 @@ pub(crate) struct Group {
     pub(crate) flags: &'static [(&'static str, &'static str)],
     /// What Tekton stops sidecars with.
     pub(crate) nop: TektonNop,
-    /// They take Kickstand down, so: one by one, and it is put right after each.
+    /// How Kickstand is installed.
+    pub(crate) strategy: Strategy,
+    /// They need Istio, and their namespaces are those that it injects into.
+    pub(crate) istio: bool,
+    /// They take Kickstand or others down, or change them, so: one by one, and it is put right after each.
     pub(crate) disturbing: bool,
     pub(crate) cases: Vec<Case>,
 }
@@ -44,6 +48,15 @@ pub(crate) enum TektonNop {
     Its,
     /// Ours, as the documentation recommends.
     Ours,
+}
+
+/// How Kickstand's chart is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    /// With `native.enabled=false`: every sidecar stays as it came.
+    Classic,
+    /// With the chart's defaults: native where that is safe.
+    Default,
 }
 
 /// A list of cases from the functions that they are.

@@ -28,6 +28,9 @@ use crate::bench::floor;
 
 /// Annotation with the containers to inject (JSON), followed by `-before` or `-after`.
 pub(crate) const ANNOTATION: &str = "e2e.kickstand.dev/inject";
+/// Annotation that makes the later of the two take `restartPolicy` away from every init container, as webhooks do that
+/// were built before there was such a field.
+pub(crate) const STRIP: &str = "e2e.kickstand.dev/strip";
 /// Webhook configurations are called in the order of their names; Kickstand's is `zz-kickstand`.
 const NAMES: [&str; 2] = ["aa-e2e-injector", "zzz-e2e-injector"];
 
@@ -201,6 +204,13 @@ async fn inject(Path(order): Path<String>, Json(review): Json<Value>) -> Json<Va
     if order == Order::AfterOurs.word() && pod["metadata"]["annotations"][floor::WANTED] == "true" {
         patch.extend(floor::gate(pod));
     }
+    if order == Order::AfterOurs.word() && pod["metadata"]["annotations"][STRIP] == "true" {
+        let init = pod["spec"]["initContainers"].as_array().into_iter().flatten().enumerate();
+        let native = init.filter(|(_, container)| container.get("restartPolicy").is_some());
+        patch.extend(
+            native.map(|(at, _)| json!({ "op": "remove", "path": format!("/spec/initContainers/{at}/restartPolicy") })),
+        );
+    }
     let mut response = json!({ "uid": review["request"]["uid"], "allowed": true });
     if !patch.is_empty() {
         response["patchType"] = json!("JSONPatch");
@@ -209,14 +219,14 @@ async fn inject(Path(order): Path<String>, Json(review): Json<Value>) -> Json<Va
     Json(json!({ "apiVersion": review["apiVersion"], "kind": review["kind"], "response": response }))
 }
 
-/// Kickstand's own configurations must come between the two.
+/// Kickstand's own configurations must come between the two, or, if it only asks others, before both.
 pub(crate) async fn check_order(client: &Client) -> Result<()> {
     let all = Api::<MutatingWebhookConfiguration>::all(client.clone());
     for configuration in all.list(&kube::api::ListParams::default()).await? {
         let name = configuration.name_any();
         if name.contains("kickstand") && !NAMES.contains(&name.as_str()) {
             anyhow::ensure!(
-                NAMES[0] < name.as_str() && name.as_str() < NAMES[1],
+                name.starts_with("0-") || (NAMES[0] < name.as_str() && name.as_str() < NAMES[1]),
                 "{name} is not called between the two"
             );
         }

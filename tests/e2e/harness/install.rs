@@ -12,6 +12,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, LogParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use super::case::Strategy;
 use super::lab::Lab;
 use super::pods::{PodExt as _, like_a_task_runs};
 use super::tekton;
@@ -42,14 +43,15 @@ impl Component {
     }
 }
 
-/// Installs the chart, or upgrades what is there, and waits until it gates a pod.
-pub(crate) async fn install(lab: &Lab) -> Result<()> {
+/// Installs the chart, or upgrades what is there, and waits until a pod shows it.
+pub(crate) async fn install(lab: &Lab, strategy: Strategy) -> Result<()> {
     if lab.options.without_kickstand {
         return Ok(());
     }
     if !lab.options.no_install {
         eprintln!("installing {} with {}", lab.options.chart.display(), lab.images.kickstand);
         let mut set = image_values("image", &lab.images.kickstand);
+        set.push(format!("native.enabled={}", strategy == Strategy::Default));
         set.extend(image_values("nopImage", &lab.images.nop));
         if let Some(image) = tekton::own_nop_image(lab).await? {
             set.push(format!("tektonNopImages={{{image}}}"));
@@ -74,7 +76,7 @@ pub(crate) async fn install(lab: &Lab) -> Result<()> {
         }
         helm(lab, &args).await?;
     }
-    answers(lab).await
+    answers(lab, strategy).await
 }
 
 /// On somebody's cluster: one that is there is theirs.
@@ -93,12 +95,12 @@ pub(crate) async fn uninstall(lab: &Lab) -> Result<()> {
 }
 
 /// Whatever a case has done to it: installed, scaled as the chart says, answering.
-pub(crate) async fn repair(lab: &Lab) -> Result<()> {
+pub(crate) async fn repair(lab: &Lab, strategy: Strategy) -> Result<()> {
     if lab.options.without_kickstand {
         return Ok(());
     }
     if deployment(lab, Component::Webhook).await.is_err() {
-        return install(lab).await;
+        return install(lab, strategy).await;
     }
     for component in Component::BOTH {
         scale(lab, component, 2).await?;
@@ -106,7 +108,7 @@ pub(crate) async fn repair(lab: &Lab) -> Result<()> {
     for component in Component::BOTH {
         available(lab, component, 2).await?;
     }
-    answers(lab).await
+    answers(lab, strategy).await
 }
 
 pub(crate) async fn scale(lab: &Lab, component: Component, replicas: i32) -> Result<()> {
@@ -152,29 +154,42 @@ pub(crate) async fn logs(lab: &Lab, lines: i64) -> Vec<(String, String)> {
     all
 }
 
-/// Waits until a pod like a TaskRun's comes back gated from a dry run.
-async fn answers(lab: &Lab) -> Result<()> {
+/// Waits until a pod like a TaskRun's comes back from a dry run as this strategy makes it.
+async fn answers(lab: &Lab, strategy: Strategy) -> Result<()> {
+    /// So often in a row: the webhook has replicas, and those of before may still answer.
+    const IN_A_ROW: u32 = 8;
     let at = kickstand::clock::now().as_millisecond() % 1_000_000;
     let namespace = lab.namespace(&format!("answers-{at}"), Some(true)).await?;
-    let mut gated = false;
-    for _ in 0..180 {
-        if dry_run(lab, &namespace).await?.is_gated() {
-            gated = true;
+    let (mut in_a_row, mut seen) = (0, None);
+    for _ in 0..240 {
+        let shape = shape(lab, &namespace).await?;
+        in_a_row = if shape == Some(strategy) { in_a_row + 1 } else { 0 };
+        seen = shape;
+        if in_a_row == IN_A_ROW {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(if in_a_row > 0 { 50 } else { 500 })).await;
     }
     lab.delete_namespace(&namespace).await?;
-    if !gated {
+    if in_a_row < IN_A_ROW {
         for (pod, log) in logs(lab, 30).await {
             eprintln!("--- log of {pod}\n{log}");
         }
     }
-    ensure!(gated, "Kickstand is installed, but gates no pod: is a controller's Lease renewed, is the webhook called?");
+    ensure!(
+        in_a_row == IN_A_ROW,
+        "Kickstand is installed, but its answers are not {strategy:?} (the last one: {seen:?}): is a controller's Lease renewed, is the webhook called, can the cluster run native sidecars?"
+    );
     Ok(())
 }
 
-/// A pod like a TaskRun's, as it would be created.
+/// What becomes of a declared server now; `None`: it is not waited for at all.
+pub(crate) async fn shape(lab: &Lab, namespace: &str) -> Result<Option<Strategy>> {
+    let pod = dry_run(lab, namespace).await?;
+    Ok(pod.is_gated().then(|| if pod.is_native("sidecar-web") { Strategy::Default } else { Strategy::Classic }))
+}
+
+/// A pod like a TaskRun's, with a declared server, as it would be created.
 pub(crate) async fn dry_run(lab: &Lab, namespace: &str) -> Result<Pod> {
     let pod = serde_json::from_value(like_a_task_runs("dry-run", &BTreeMap::new(), 0))?;
     let params = PostParams { dry_run: true, ..PostParams::default() };

@@ -11,7 +11,9 @@ use kube::{Client, Config};
 use serde_json::json;
 
 use super::injector::Injector;
-use super::tekton;
+use super::istio::{self, Istio};
+use super::scene::Skip;
+use super::{nodes, tekton};
 use crate::cli::{Format, Options};
 
 /// Label of every namespace made here; its value names the run.
@@ -26,6 +28,7 @@ pub(crate) struct Lab {
     pub(crate) images: Images,
     /// This program's injecting webhook, or why there is none.
     pub(crate) injector: Result<Injector, String>,
+    pub(crate) istio: Istio,
     /// Tells this run's namespaces from those of another.
     run: String,
     namespaces: AtomicU32,
@@ -55,7 +58,7 @@ impl Lab {
         config.read_timeout = None;
         let client = Client::try_from(config)?;
         let nodes = Api::<Node>::all(client.clone())
-            .list(&ListParams::default())
+            .list(&ListParams::default().labels(&format!("!{LABEL}")))
             .await
             .with_context(|| format!("the cluster of {} does not answer", path.display()))?;
         let is_test_cluster = nodes.items.len() == 1 && addresses(&nodes.items[0]).any(|at| at == TEST_CLUSTER_ADDRESS);
@@ -71,9 +74,11 @@ impl Lab {
             (None, false) => Injector::start(&format!("https://{TEST_CLUSTER_ADDRESS}:0")).await,
             (None, true) => Err("the API server must reach this program: give it --injector-url".to_owned()),
         };
-        let lab = Self { client, options, images, injector, run, namespaces: AtomicU32::new(0) };
+        let istio = Istio::default();
+        let lab = Self { client, options, images, injector, istio, run, namespaces: AtomicU32::new(0) };
         lab.refuse_running_task_runs().await?;
         super::install::refuse_somebody_elses(&lab).await?;
+        nodes::leave(&lab.client).await?;
         tekton::remember(&lab).await?;
         if let Ok(injector) = &lab.injector {
             injector.register(&lab.client).await?;
@@ -85,6 +90,12 @@ impl Lab {
     pub(crate) async fn close(&self) {
         if let Err(error) = tekton::restore(self).await {
             eprintln!("e2e: Tekton's settings are not restored: {error:#}");
+        }
+        if let Err(error) = istio::restore(self).await {
+            eprintln!("e2e: Istio's settings are not restored: {error:#}");
+        }
+        if let Err(error) = nodes::leave(&self.client).await {
+            eprintln!("e2e: Nodes labelled {LABEL} are left: {error:#}");
         }
         if let Ok(injector) = &self.injector {
             injector.unregister(&self.client).await;
@@ -115,10 +126,17 @@ impl Lab {
 
     /// Makes a namespace that pods can be created in at once.
     pub(crate) async fn namespace(&self, name: &str, inject: Option<bool>) -> Result<String> {
+        let inject = inject.map(|inject| if inject { "true" } else { "false" });
+        let labels = inject.map(|inject| (kickstand::pod::contract::INJECT, inject));
+        self.namespace_with(name, labels.as_slice()).await
+    }
+
+    /// The same, with these labels.
+    pub(crate) async fn namespace_with(&self, name: &str, with: &[(&str, &str)]) -> Result<String> {
         let name = format!("e2e-{}x{}-{name}", self.run, self.namespaces.fetch_add(1, Ordering::Relaxed));
         let mut labels = json!({ LABEL: self.run });
-        if let Some(inject) = inject {
-            labels[kickstand::pod::contract::INJECT] = json!(inject.to_string());
+        for (key, value) in with {
+            labels[*key] = json!(value);
         }
         let namespace = serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } }))?;
         let namespaces = Api::<Namespace>::all(self.client.clone());
@@ -172,6 +190,16 @@ impl Lab {
 
     pub(crate) fn task_runs(&self, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, &task_run_resource())
+    }
+
+    /// [`Skip`] on a Kubernetes older than 1.`minor`.
+    pub(crate) async fn needs_kubernetes(&self, minor: u32) -> Result<()> {
+        let version = self.client.apiserver_version().await?;
+        let number: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+        if number.parse::<u32>().is_ok_and(|its| its < minor) {
+            return Err(Skip(format!("it needs Kubernetes 1.{minor}, this is {}", version.git_version)).into());
+        }
+        Ok(())
     }
 
     async fn refuse_running_task_runs(&self) -> Result<()> {

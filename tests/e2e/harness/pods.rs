@@ -29,6 +29,12 @@ pub(crate) trait PodExt {
     fn step_started(&self, step: &str) -> Option<Timestamp>;
     fn steps_done(&self) -> bool;
     fn is_terminal(&self) -> bool;
+    /// A restartable init container.
+    fn is_native(&self, container: &str) -> bool;
+    /// The containers that are no steps.
+    fn classic(&self) -> Vec<&str>;
+    /// The first step waits for the file by which Tekton says that all are ready.
+    fn waits_for_tekton(&self) -> bool;
 }
 
 impl PodExt for Pod {
@@ -100,6 +106,20 @@ impl PodExt for Pod {
     fn is_terminal(&self) -> bool {
         matches!(self.phase(), "Succeeded" | "Failed")
     }
+
+    fn is_native(&self, container: &str) -> bool {
+        let init = self.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        init.into_iter().any(|it| it.name == container && it.restart_policy.as_deref() == Some("Always"))
+    }
+
+    fn classic(&self) -> Vec<&str> {
+        self.containers().iter().map(|it| it.name.as_str()).filter(|name| !name.starts_with("step-")).collect()
+    }
+
+    fn waits_for_tekton(&self) -> bool {
+        let args = self.containers().iter().flat_map(|it| it.args.iter().flatten());
+        args.flat_map(|arg| arg.split(',')).any(|file| file.ends_with("/downward/ready"))
+    }
 }
 
 /// From a termination message of Tekton's entrypoint: `[{"key":"StartedAt","value":"…","type":3},…]`.
@@ -164,7 +184,10 @@ pub(crate) fn like_a_task_runs(name: &str, annotations: &BTreeMap<String, String
                         "-step_metadata_dir", "/tekton/run/0/status", "-entrypoint", "sh", "--", "-c", "true",
                     ],
                 },
-                { "name": "sidecar-web", "image": "localhost/never-run:dev", "command": ["sh"] },
+                {
+                    "name": "sidecar-web", "image": "localhost/never-run:dev", "command": ["sh"],
+                    "readinessProbe": { "tcpSocket": { "port": 8001 } },
+                },
             ],
         },
     })

@@ -51,6 +51,7 @@ pub(crate) struct RunStatus {
     conditions: Vec<Condition>,
     retries_status: Vec<Attempt>,
     steps: Vec<Value>,
+    results: Vec<Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -82,6 +83,11 @@ impl RunState {
             format!("{} {reason} {}", step["name"].as_str().unwrap_or_default(), step["terminated"]["exitCode"])
         };
         self.status.steps.iter().map(word).collect()
+    }
+
+    /// What a step has written of a result.
+    pub(crate) fn result(&self, name: &str) -> Option<&str> {
+        self.status.results.iter().find(|result| result["name"] == name)?["value"].as_str()
     }
 
     /// The pods of all attempts, the first one first.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::case::{Case, Group};
+use super::case::{Case, Group, Strategy};
 use super::lab::Lab;
 use super::report::{self, Outcome, Tried};
 use super::scene::{Scene, Skip};
-use super::{injector, install, tekton};
+use super::{injector, install, istio, tekton};
 use crate::cli::Format;
 
 /// No case may take longer. (The longest waits for an escalation of two and a half minutes.)
@@ -66,10 +66,14 @@ pub(crate) async fn run(lab: &Lab, groups: Vec<Group>) -> Result<bool> {
     let board = Board { lab, total, running: Mutex::default(), tried: Mutex::default() };
     let ticking = board.tick(start);
     let work = async {
-        install::install(lab).await?;
-        injector::check_order(&lab.client).await?;
+        let mut installed = None;
         for group in &groups {
             say(&format!("group {}: {}", group.name, group.about));
+            if let Err(error) = prepare(lab, group, &mut installed).await {
+                let why = error.downcast::<Skip>()?.to_string();
+                group.cases.iter().for_each(|case| board.skip(group, case, &why));
+                continue;
+            }
             tekton::set(lab, group.flags, group.nop).await?;
             let at_once = if group.disturbing { 1 } else { lab.options.at_once.max(1) };
             futures::stream::iter(&group.cases)
@@ -93,6 +97,24 @@ pub(crate) async fn run(lab: &Lab, groups: Vec<Group>) -> Result<bool> {
         println!("{text}");
     }
     done.map(|()| all_well)
+}
+
+/// What a group needs beside Tekton's settings; [`Skip`]: it is not to be had here.
+async fn prepare(lab: &Lab, group: &Group, installed: &mut Option<Strategy>) -> Result<()> {
+    if group.strategy == Strategy::Default {
+        lab.needs_kubernetes(33).await?;
+    }
+    if group.istio {
+        istio::prepare(lab).await?;
+    }
+    if *installed != Some(group.strategy) {
+        // What fails here has left it in neither state.
+        *installed = None;
+        install::install(lab, group.strategy).await?;
+        injector::check_order(&lab.client).await?;
+        *installed = Some(group.strategy);
+    }
+    Ok(())
 }
 
 /// On stderr: results go to stdout.
@@ -130,7 +152,7 @@ impl Board<'_> {
     async fn attempt(&self, group: &Group, case: &Case) {
         self.running().insert(case.name.clone());
         let start = Instant::now();
-        let (outcome, notes) = self.outcome(case).await;
+        let (outcome, notes) = self.outcome(group, case).await;
         let mut tried = Tried {
             group: group.name,
             name: case.name.clone(),
@@ -139,22 +161,31 @@ impl Board<'_> {
             outcome,
         };
         if group.disturbing
-            && let Err(error) = install::repair(self.lab).await
+            && let Err(error) = install::repair(self.lab, group.strategy).await
         {
             tried.outcome = Outcome::Failed(format!("Kickstand does not come back: {error:#}"));
         }
         self.running().remove(&case.name);
-        let mut all = self.tried();
-        all.push(tried.clone());
-        say(&format!("{:>2}/{} {}", all.len(), self.total, tried.line()));
-        drop(all);
         if let Outcome::Failed(why) = &tried.outcome {
             say(&format!("\n=== {}: {}\n{why}\n===\n", group.name, case.name));
         }
+        self.done(tried);
     }
 
-    async fn outcome(&self, case: &Case) -> (Outcome, Vec<String>) {
-        let namespace = match self.lab.namespace(&slug(&case.name), Some(true)).await {
+    fn skip(&self, group: &Group, case: &Case, why: &str) {
+        let outcome = Outcome::Skipped(why.to_owned());
+        self.done(Tried { group: group.name, name: case.name.clone(), seconds: 0.0, notes: Vec::new(), outcome });
+    }
+
+    fn done(&self, tried: Tried) {
+        let mut all = self.tried();
+        say(&format!("{:>2}/{} {}", all.len() + 1, self.total, tried.line()));
+        all.push(tried);
+    }
+
+    async fn outcome(&self, group: &Group, case: &Case) -> (Outcome, Vec<String>) {
+        let labels = if group.istio { [istio::INJECTED] } else { [(kickstand::pod::contract::INJECT, "true")] };
+        let namespace = match self.lab.namespace_with(&slug(&case.name), &labels).await {
             Ok(namespace) => namespace,
             Err(error) => return (Outcome::Failed(format!("{error:#}")), Vec::new()),
         };

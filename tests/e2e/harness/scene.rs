@@ -10,6 +10,7 @@ use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::injector::Injector;
+use super::istio;
 use super::lab::Lab;
 use super::pods::PodExt;
 use super::record::{Condition, Record};
@@ -48,6 +49,11 @@ impl<'a> Scene<'a> {
         Ok(Scene::new(self.lab, namespace))
     }
 
+    /// What a step says whose first act is a call through Istio's mesh; it exits 1 if there is no answer.
+    pub(crate) async fn call_through_the_mesh(&self) -> Result<String> {
+        Ok(format!("timeout 5 wget -q -O - {} || exit 1", istio::service(self.lab).await?))
+    }
+
     /// A number or a fact to be shown with the result.
     pub(crate) fn note(&self, text: impl Into<String>) {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
@@ -60,16 +66,6 @@ impl<'a> Scene<'a> {
     /// The injecting webhook; without one, the case is skipped.
     pub(crate) fn injector(&self) -> Result<&Injector> {
         self.lab.injector.as_ref().map_err(|why| Skip(why.clone()).into())
-    }
-
-    /// Skips the case on a Kubernetes older than 1.`minor`.
-    pub(crate) async fn needs_kubernetes(&self, minor: u32) -> Result<()> {
-        let version = self.lab.client.apiserver_version().await?;
-        let number: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
-        if number.parse::<u32>().is_ok_and(|its| its < minor) {
-            return Err(Skip(format!("it needs Kubernetes 1.{minor}, this is {}", version.git_version)).into());
-        }
-        Ok(())
     }
 
     pub(crate) async fn start(&self, run: &TaskRun) -> Result<Run<'_>> {
@@ -144,6 +140,27 @@ impl<'a> Scene<'a> {
     pub(crate) fn first_ready(&self, pod: &str, container: &str) -> Result<usize> {
         let ready = self.record.look(|seen| seen.first(pod, |pod| pod.is_ready(container)));
         ready.map(|(place, _)| place).with_context(|| format!("{container} of pod {pod} was never seen ready"))
+    }
+
+    /// Nobody but the kubelet has ended this pod's sidecars.
+    pub(crate) fn was_not_stopped(&self, pod: &str) -> Result<()> {
+        self.record.look(|seen| {
+            let stopped = kickstand::pod::contract::Reason::SidecarsStopped.as_str();
+            let mut events = seen.events(pod);
+            ensure!(
+                !events.any(|(_, event)| event.reason.as_deref() == Some(stopped)),
+                "expected nobody to stop the sidecars of pod {pod}, there is an Event {stopped}"
+            );
+            let images = |pod: &Pod| {
+                let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+                let all = init.chain(pod.containers());
+                all.map(|it| (it.name.clone(), it.image.clone())).collect::<Vec<_>>()
+            };
+            let first = seen.history(pod).next().map(|(_, _, pod)| images(pod));
+            let last = seen.pod(pod).map(|pod| images(&pod));
+            ensure!(first == last, "expected the images of pod {pod} to stay as they were: {first:?}, then {last:?}");
+            Ok(())
+        })
     }
 
     /// Waits for an Event of ours on a pod, and returns its message.

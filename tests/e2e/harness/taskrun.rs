@@ -10,6 +10,8 @@ use super::lab::Images;
 pub(crate) struct TaskRun {
     name: String,
     annotations: Map<String, Value>,
+    labels: Map<String, Value>,
+    results: Vec<&'static str>,
     steps: Vec<Value>,
     sidecars: Vec<Sidecar>,
     injected: [Vec<Sidecar>; 2],
@@ -23,6 +25,8 @@ impl TaskRun {
         Self {
             name: name.to_owned(),
             annotations: Map::new(),
+            labels: Map::new(),
+            results: Vec::new(),
             steps: Vec::new(),
             sidecars: Vec::new(),
             injected: [Vec::new(), Vec::new()],
@@ -33,6 +37,18 @@ impl TaskRun {
 
     pub(crate) fn annotate(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), json!(value));
+        self
+    }
+
+    /// Tekton gives it to the pod, too.
+    pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), json!(value));
+        self
+    }
+
+    /// Something that a step writes to `$(results.NAME.path)`.
+    pub(crate) fn result(mut self, name: &'static str) -> Self {
+        self.results.push(name);
         self
     }
 
@@ -96,13 +112,14 @@ impl TaskRun {
         json!({
             "apiVersion": "tekton.dev/v1",
             "kind": "TaskRun",
-            "metadata": { "name": self.name, "annotations": annotations },
+            "metadata": { "name": self.name, "labels": self.labels, "annotations": annotations },
             "spec": {
                 "timeout": self.timeout,
                 "retries": self.retries,
                 "taskSpec": {
                     "steps": self.steps.iter().cloned().map(with_image).collect::<Vec<Value>>(),
                     "sidecars": declared,
+                    "results": self.results.iter().map(|name| json!({ "name": name })).collect::<Vec<Value>>(),
                 },
             },
         })

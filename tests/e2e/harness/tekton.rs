@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::case::TektonNop;
 use super::lab::Lab;
+use super::pods::PodExt as _;
 use super::scene::Scene;
 use super::taskrun::{Sidecar, TaskRun};
 
@@ -140,13 +141,8 @@ impl Shape {
         let items = |volume: &Value| volume["downwardAPI"]["items"].as_array().cloned().unwrap_or_default();
         let keeps =
             spec["volumes"].as_array().into_iter().flatten().flat_map(items).any(|item| item["path"] == "cancel");
-        Ok(Self { waits: waits(&with), waits_alone: waits(&without), native, keeps })
+        Ok(Self { waits: with.waits_for_tekton(), waits_alone: without.waits_for_tekton(), native, keeps })
     }
-}
-
-fn waits(pod: &Pod) -> bool {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.flat_map(|it| it.args.iter().flatten()).any(|arg| arg.ends_with("/downward/ready"))
 }
 
 /// Where it stands among the controller's arguments, and which it is.
