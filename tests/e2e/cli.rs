@@ -86,6 +86,8 @@ pub(crate) struct BenchArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
+    /// The whole way of a TaskRun: no sidecar, Tekton's own, classic, native; Istio where it is installed
+    Strategies,
     /// Gate and stop latency
     Latency,
     /// The webhook's answers

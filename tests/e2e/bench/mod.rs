@@ -4,6 +4,7 @@
 pub(crate) mod floor;
 mod latency;
 mod memory;
+mod strategies;
 mod table;
 mod webhook;
 
@@ -17,8 +18,15 @@ use crate::harness::lab::Lab;
 
 pub(crate) async fn run(lab: &Lab, args: &BenchArgs) -> Result<bool> {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
-    install::install(lab, Strategy::Classic).await?;
     let mut all = Map::new();
+    if wanted(Part::Strategies) {
+        install::install(lab, Strategy::Default).await?;
+        all.insert("strategies".to_owned(), show(lab, strategies::measure(lab, args.runs).await?)?);
+    }
+    if args.only == [Part::Strategies] {
+        return print(lab, all);
+    }
+    install::install(lab, Strategy::Classic).await?;
     if wanted(Part::Latency) {
         all.insert("latency".to_owned(), show(lab, latency::measure(lab, args.runs).await?)?);
     }
@@ -28,6 +36,10 @@ pub(crate) async fn run(lab: &Lab, args: &BenchArgs) -> Result<bool> {
     if wanted(Part::Memory) {
         all.insert("memory".to_owned(), show(lab, memory::measure(lab, args.pods).await?)?);
     }
+    print(lab, all)
+}
+
+fn print(lab: &Lab, all: Map<String, Value>) -> Result<bool> {
     if lab.is_quiet() {
         println!("{}", serde_json::to_string_pretty(&Value::Object(all))?);
     }

@@ -17,14 +17,18 @@ use crate::harness::taskrun::{Sidecar, TaskRun, ask};
 
 /// The proxy waits for itself: of Istio, for a pod with a classic one.
 const HOLD: (&str, &str) = ("proxy.istio.io/config", "{\"holdApplicationUntilProxyStarts\": true}");
-const RUNS: u32 = 10;
+const RUNS: u32 = 20;
 /// The machine may be small, and proxies are not.
 const AT_ONCE: usize = 4;
 
-pub(super) async fn a_native_proxy_is_ready_for_the_first_call_and_the_pod_succeeds(scene: &Scene<'_>) -> Result<()> {
-    let pod = green(scene, calling(scene, "native").await?).await?;
-    all_native(&pod, &[PROXY])?;
-    scene.was_not_stopped(pod.name())
+pub(super) async fn a_native_proxy_is_ready_for_the_first_call_twenty_times_of_twenty(scene: &Scene<'_>) -> Result<()> {
+    let calls = many(async |at| {
+        let pod = green(scene, calling(scene, &format!("run-{at}")).await?).await?;
+        all_native(&pod, &[PROXY])?;
+        scene.was_not_stopped(pod.name())
+    });
+    calls.await?;
+    Ok(())
 }
 
 pub(super) async fn a_declared_server_beside_a_native_proxy_is_native_too(scene: &Scene<'_>) -> Result<()> {
@@ -69,9 +73,13 @@ pub(super) async fn without_kickstand_first_calls_fail_with_a_classic_proxy(scen
     Ok(())
 }
 
-pub(super) async fn a_classic_proxy_is_held_for_and_ended(scene: &Scene<'_>) -> Result<()> {
-    let pod = green(scene, classic(calling(scene, "classic").await?)).await?;
-    was_held_and_ended(scene, &pod).await
+pub(super) async fn a_classic_proxy_is_held_for_and_ended_twenty_times_of_twenty(scene: &Scene<'_>) -> Result<()> {
+    let calls = many(async |at| {
+        let pod = green(scene, classic(calling(scene, &format!("run-{at}")).await?)).await?;
+        was_held_and_ended(scene, &pod).await
+    });
+    calls.await?;
+    Ok(())
 }
 
 pub(super) async fn a_classic_proxy_that_holds_the_application_is_held_for_and_ended(scene: &Scene<'_>) -> Result<()> {
@@ -98,7 +106,7 @@ pub(super) async fn with_a_classic_proxy_tektons_own_wait_stays(scene: &Scene<'_
     Ok(())
 }
 
-pub(super) async fn an_istio_of_classic_proxies_is_asked_for_native_ones_ten_times_of_ten(
+pub(super) async fn an_istio_of_classic_proxies_is_asked_for_native_ones_twenty_times_of_twenty(
     scene: &Scene<'_>,
 ) -> Result<()> {
     istio::set(scene.lab, &["env.ENABLE_NATIVE_SIDECARS=false"]).await?;

@@ -2,6 +2,7 @@
 
 mod admission;
 mod alone;
+mod bounds;
 mod cancel;
 mod counts;
 mod defaults;
@@ -20,6 +21,8 @@ use crate::harness::case::{Group, Strategy, TektonNop, cases};
 const NO_WAIT: (&str, &str) = ("await-sidecar-readiness", "false");
 /// Makes declared sidecars native, and stops no sidecar at all any more.
 const NATIVE: (&str, &str) = ("enable-kubernetes-sidecar", "true");
+/// Gives its own containers what restricted pod security asks for.
+const SECURED: (&str, &str) = ("set-security-context", "true");
 
 /// Every group, in the order in which Tekton is changed least.
 #[allow(clippy::too_many_lines, reason = "a list")]
@@ -196,7 +199,18 @@ pub(crate) fn all() -> Vec<Group> {
                 native::a_result_is_written_and_read_beside_a_native_server,
                 native::both_attempts_of_a_retried_run_are_native_and_end,
                 native::where_a_later_webhook_takes_restart_policy_away_the_server_is_classic_again,
+                bounds::where_quota_and_limits_just_fit_the_classic_pod_they_fit_the_native_one,
             ],
+        },
+        Group {
+            name: "restricted",
+            about: "Pod security is restricted; Tekton does not wait for sidecars",
+            flags: &[NO_WAIT, SECURED],
+            nop: TektonNop::Ours,
+            strategy: Strategy::Default,
+            istio: false,
+            disturbing: false,
+            cases: cases![bounds::under_restricted_pod_security_both_strategies_hold_and_end],
         },
         Group {
             name: "native-nodes",
@@ -217,7 +231,7 @@ pub(crate) fn all() -> Vec<Group> {
             istio: true,
             disturbing: false,
             cases: cases![
-                istio::a_native_proxy_is_ready_for_the_first_call_and_the_pod_succeeds,
+                istio::a_native_proxy_is_ready_for_the_first_call_twenty_times_of_twenty,
                 istio::a_declared_server_beside_a_native_proxy_is_native_too,
                 istio::a_pod_that_opts_out_of_istio_is_left_alone,
                 istio::a_pod_that_opts_in_alone_is_held,
@@ -233,7 +247,7 @@ pub(crate) fn all() -> Vec<Group> {
             istio: true,
             disturbing: false,
             cases: cases![
-                istio::a_classic_proxy_is_held_for_and_ended,
+                istio::a_classic_proxy_is_held_for_and_ended_twenty_times_of_twenty,
                 istio::a_classic_proxy_that_holds_the_application_is_held_for_and_ended,
             ],
         },
@@ -246,7 +260,7 @@ pub(crate) fn all() -> Vec<Group> {
             istio: true,
             disturbing: true,
             cases: cases![
-                istio::an_istio_of_classic_proxies_is_asked_for_native_ones_ten_times_of_ten,
+                istio::an_istio_of_classic_proxies_is_asked_for_native_ones_twenty_times_of_twenty,
                 istio::an_istio_that_is_called_again_adds_no_container_twice,
             ],
         },

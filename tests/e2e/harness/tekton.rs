@@ -26,8 +26,10 @@ const AWAIT: &str = "await-sidecar-readiness";
 const NATIVE: &str = "enable-kubernetes-sidecar";
 const INJECTED: &str = "running-in-environment-with-injected-sidecars";
 const KEEP: &str = "keep-pod-on-cancel";
+const SECURED: &str = "set-security-context";
 /// The flags that matter here, with Tekton's defaults.
-const DEFAULTS: [(&str, &str); 4] = [(AWAIT, "true"), (NATIVE, "false"), (INJECTED, "true"), (KEEP, "false")];
+const DEFAULTS: [(&str, &str); 5] =
+    [(AWAIT, "true"), (NATIVE, "false"), (INJECTED, "true"), (KEEP, "false"), (SECURED, "false")];
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Before {
@@ -98,8 +100,13 @@ pub(crate) async fn set(lab: &Lab, flags: &[(&str, &str)], nop: TektonNop) -> Re
         }
     }
     let on = |key| wanted.get(key).copied() == Some("true");
-    let expected =
-        Shape { waits: on(AWAIT), waits_alone: on(AWAIT) && on(INJECTED), native: on(NATIVE), keeps: on(KEEP) };
+    let expected = Shape {
+        waits: on(AWAIT),
+        waits_alone: on(AWAIT) && on(INJECTED),
+        native: on(NATIVE),
+        keeps: on(KEEP),
+        secured: on(SECURED),
+    };
     let mut seen = None;
     for attempt in 0..30 {
         let shape = Shape::probe(lab, attempt).await.context("a TaskRun that shows Tekton's flags")?;
@@ -120,6 +127,7 @@ struct Shape {
     waits_alone: bool,
     native: bool,
     keeps: bool,
+    secured: bool,
 }
 
 impl Shape {
@@ -141,7 +149,8 @@ impl Shape {
         let items = |volume: &Value| volume["downwardAPI"]["items"].as_array().cloned().unwrap_or_default();
         let keeps =
             spec["volumes"].as_array().into_iter().flatten().flat_map(items).any(|item| item["path"] == "cancel");
-        Ok(Self { waits: with.waits_for_tekton(), waits_alone: without.waits_for_tekton(), native, keeps })
+        let secured = spec["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"] == false;
+        Ok(Self { waits: with.waits_for_tekton(), waits_alone: without.waits_for_tekton(), native, keeps, secured })
     }
 }
 
