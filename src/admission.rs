@@ -31,6 +31,7 @@ use crate::pod::ask::{Asking, ask};
 use crate::pod::known::Known;
 use crate::pod::mutate::{self, Mutation, Options};
 use crate::pod::native::Off;
+use crate::pod::tekton;
 use crate::telemetry::{Throttle, shortened};
 
 /// The one version of AdmissionReview (Kubernetes ≥ 1.16) that is spoken here.
@@ -202,10 +203,11 @@ impl Webhook {
     fn decide(&self, call: Call, body: &[u8]) -> Result<(Request, Outcome), Refused> {
         let mut request = Request::read(body)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();
+        let run = tekton::run_uid_of_raw(&request.object);
         let options = Options {
             controller_alive: self.controller.alive(),
             gates_refused: self.controller.refuses_gates(namespace),
-            native: if self.settings.native { self.controller.native(namespace) } else { Err(Off::Setting) },
+            native: if self.settings.native { self.controller.native(namespace, run) } else { Err(Off::Setting) },
             skip_tekton_wait: self.settings.skip_tekton_wait,
             known: &self.settings.known,
         };

@@ -1,6 +1,6 @@
 //! The only writes to pods, and the Events on them.
 //!
-//! Permissions: `patch` on pods, `create` on `events.events.k8s.io`, in the namespaces that are watched.
+//! Permissions: `patch` on pods, `delete` for those that are to be made anew, `create` on `events.events.k8s.io`, in the namespaces that are watched.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod as CorePod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Client;
-use kube::api::{Api, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use tokio::sync::watch;
 use tracing::{debug, warn};
@@ -150,7 +150,8 @@ impl Effects {
             Effect::Nudge => (ActionKind::Nudge, patch::nudge(pod, now)),
             Effect::Stop { orders, .. } => (ActionKind::Stop, patch::stop(pod, orders, &self.settings.nop_image, now)),
             Effect::End => (ActionKind::End, patch::end(pod)),
-            Effect::Say { .. } => return Outcome::Done,
+            Effect::Replace => return self.delete(pod).await,
+            Effect::TurnClassic { .. } | Effect::Say { .. } => return Outcome::Done,
         };
         // Only the metadata is sent back.
         let pods: Api<PartialObjectMeta<CorePod>> = Api::namespaced(self.client.clone(), &pod.metadata.namespace);
@@ -158,9 +159,23 @@ impl Effects {
         let patch = Patch::Json::<()>(patch);
         let name = pod.metadata.name.as_str();
         let answer = self.ask(|| pods.patch(name, &params, &patch)).await;
-        let pod = format!("{}/{name}", pod.metadata.namespace);
+        self.outcome(pod, kind, answer.map(|_| ()))
+    }
+
+    /// Deletes this very pod, as it was seen.
+    async fn delete(&self, pod: &Pod) -> Outcome {
+        let pods: Api<CorePod> = Api::namespaced(self.client.clone(), &pod.metadata.namespace);
+        let (uid, version) = (pod.metadata.uid.clone(), pod.metadata.resource_version.clone());
+        let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let answer = self.ask(|| pods.delete(&pod.metadata.name, &params)).await;
+        self.outcome(pod, ActionKind::Replace, answer.map(|_| ()))
+    }
+
+    fn outcome(&self, pod: &Pod, kind: ActionKind, answer: Result<(), Failure>) -> Outcome {
+        let pod = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
         let (result, outcome) = match answer {
-            Ok(_) => (ActionResult::Done, Outcome::Done),
+            Ok(()) => (ActionResult::Done, Outcome::Done),
             Err(Failure::Deposed) => return Outcome::Deposed,
             Err(Failure::Silence) => (ActionResult::Unanswered, Outcome::Unanswered(None)),
             Err(Failure::Error(error)) => match classify(&error) {
@@ -299,6 +314,7 @@ fn action(reason: Reason) -> &'static str {
         Reason::GateHeld | Reason::GateClosed => "HoldGate",
         Reason::SidecarsStopped | Reason::StopRefused => "StopSidecars",
         Reason::PodEnded => "EndPod",
+        Reason::PodReplaced => "ReplacePod",
         Reason::BadAnnotation => "ReadAnnotations",
     }
 }

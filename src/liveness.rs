@@ -136,12 +136,12 @@ impl Liveness {
         self.0.borrow().facts.refuses_gates(namespace)
     }
 
-    /// Can a pod in this namespace have native sidecars?
+    /// Can a pod of this TaskRun (its UID) in this namespace have native sidecars?
     ///
     /// # Errors
     /// Why not.
-    pub fn native(&self, namespace: &str) -> Result<(), Off> {
-        self.0.borrow().facts.native(namespace)
+    pub fn native(&self, namespace: &str, run: Option<&str>) -> Result<(), Off> {
+        self.0.borrow().facts.native(namespace, run)
     }
 }
 

@@ -141,6 +141,7 @@ async fn release(client: &Client, effects: &Effects, pod: &Pod, settings: &Setti
         now,
         namespace_opted_out: false,
         leaving: true,
+        turned_classic: None,
         nop_image: "",
         tekton_nop_images: &[],
         known: Known::builtin(),

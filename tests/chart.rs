@@ -556,6 +556,7 @@ fn whoever_wants_no_native_sidecars_gets_no_early_call_and_no_right_to_it() {
     );
     assert!(!rendered.0.iter().any(|object| object.to_string().contains(EARLY)));
     assert!(rendered.arguments("Deployment", "kickstand-webhook").contains(&"--native=off"));
+    assert!(!grants(&rendered).iter().any(|line| line.contains("delete") && line.ends_with(" pods")));
 }
 
 // What runs.
@@ -835,7 +836,7 @@ fn rights_are_these_and_no_more() {
     controller @ cluster: get,list,watch tekton.dev/taskruns
     controller @ cluster: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand 0-kickstand]
     controller @ cluster: list,watch namespaces,nodes
-    controller @ cluster: list,watch,patch pods
+    controller @ cluster: list,watch,patch,delete pods
     controller @ kickstand-system: create coordination.k8s.io/leases
     controller @ kickstand-system: get,patch coordination.k8s.io/leases [kickstand-controller]
     controller @ kickstand-system: get,patch secrets [kickstand-ca kickstand-webhook-tls]
@@ -855,7 +856,7 @@ fn with_watch_namespaces_no_pod_elsewhere_can_be_touched() {
     insta::assert_snapshot!(lines(limited.difference(&everywhere).cloned().collect()), @r"
     controller @ team: create events.k8s.io/events
     controller @ team: get,list,watch tekton.dev/taskruns
-    controller @ team: list,watch,patch pods
+    controller @ team: list,watch,patch,delete pods
     uninstall @ team: create events.k8s.io/events
     uninstall @ team: get tekton.dev/taskruns
     uninstall @ team: list,patch pods

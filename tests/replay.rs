@@ -58,6 +58,7 @@ fn look(pod: &Pod, verdict: Verdict, verdict_seen: Option<Timestamp>, now: Times
             now,
             namespace_opted_out,
             leaving,
+            turned_classic: None,
             nop_image,
             tekton_nop_images: &tekton_nop_images,
             known: Known::builtin(),
@@ -127,6 +128,8 @@ impl Controller {
                 self.annotations.insert(NUDGED, now.to_string());
                 "nudges the kubelet"
             }
+            Effect::TurnClassic { .. } => "has the run's next pod made classic",
+            Effect::Replace => "deletes the pod",
             Effect::Stop { orders, .. } => {
                 let note: BTreeMap<&str, Value> = orders
                     .iter()
@@ -310,6 +313,7 @@ fn sidecars_are_stopped_when_the_steps_are_final() {
                 match &action.effect {
                     Effect::Stop { orders, .. } => ours.extend(orders.iter().map(|order| order.name.as_str())),
                     Effect::End => ours.push("(ends)"),
+                    Effect::TurnClassic { .. } | Effect::Replace => ours.push("(made anew)"),
                     Effect::OpenGate | Effect::Nudge | Effect::Say { .. } => {}
                 }
             }

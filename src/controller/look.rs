@@ -15,6 +15,7 @@ use crate::pod::contract::Reason;
 use crate::pod::decide::{self, Action, Context, Decision, Effect};
 use crate::pod::gate;
 use crate::pod::model::Pod;
+use crate::pod::tekton;
 use crate::pod::verdict::Verdict;
 use crate::watch::{self, Entry, Key, Known, Live, Store, lock};
 
@@ -115,12 +116,17 @@ impl Looker {
             }
             memory.verdict_seen
         };
+        let turned = {
+            let facts = self.settings.facts.borrow();
+            tekton::run_uid(&entry.pod).and_then(|run| facts.turned_classic.get(run).cloned())
+        };
         let context = Context {
             verdict,
             verdict_seen,
             now,
             namespace_opted_out: self.store.is_opted_out(&entry.pod.metadata.namespace),
             leaving: false,
+            turned_classic: turned.as_ref(),
             nop_image: &self.settings.effects.nop_image,
             tekton_nop_images: &self.settings.tekton_nop_images,
             known: &self.settings.known,
@@ -162,6 +168,12 @@ impl Looker {
         if let Effect::Say { key } = &action.effect {
             return self.say_once(entry, action.reason, key, &action.message).await;
         }
+        if let Effect::TurnClassic { run } = &action.effect {
+            warn!(pod = pod.metadata.name, namespace = pod.metadata.namespace, "{}", action.message);
+            let now = (self.settings.now)();
+            self.settings.facts.send_if_modified(|facts| facts.turns_classic(run, &pod.metadata.uid, now));
+            return Next::After(until(now, now + decide::TOLD_AFTER));
+        }
         match self.effects.change(pod, &action.effect).await {
             Outcome::Done => {
                 self.note_done(entry, action, begun);
@@ -190,10 +202,13 @@ impl Looker {
                     self.settings.facts.send_if_modified(|facts| facts.gate_was_refused(namespace, now));
                     format!("the API server refused to have the gate opened: {words}")
                 }
+                Effect::Replace => {
+                    format!("the API server refused to have the pod deleted, so that it is made anew: {words}")
+                }
                 _ => format!("the API server refused to have the pod ended: {words}"),
             };
             self.say_once(entry, Reason::StopRefused, &message, &message).await;
-            return Next::Failed(matches!(action.effect, Effect::End).then_some(REFUSED));
+            return Next::Failed(matches!(action.effect, Effect::End | Effect::Replace).then_some(REFUSED));
         };
         let names: Vec<&str> = orders.iter().map(|order| order.name.as_str()).collect();
         let names = names.join(", ");
@@ -262,7 +277,7 @@ impl Looker {
                 }
             }
             Effect::Stop { .. } => self.metrics.stopped_after(begun.elapsed()),
-            Effect::Nudge | Effect::End | Effect::Say { .. } => {}
+            Effect::Nudge | Effect::End | Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. } => {}
         }
     }
 }

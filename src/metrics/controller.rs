@@ -23,6 +23,8 @@ closed_label! {
         Stop => "stop",
         /// The pod was ended by its deadline.
         End => "end",
+        /// The pod was deleted before a step had started, so that Tekton makes it anew.
+        Replace => "replace",
     }
 }
 

@@ -293,6 +293,9 @@ pub enum Reason {
     SidecarsStopped,
     /// The API server refused to have a sidecar stopped.
     StopRefused,
+    /// The pod was deleted before a step had started, so that Tekton makes it anew with classic sidecars: a native one
+    /// could not be started.
+    PodReplaced,
     /// The pod is ended by its `activeDeadlineSeconds`, since nothing else will end it.
     PodEnded,
     /// An annotation could not be read.
@@ -301,13 +304,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::GateOpened,
         Self::GateOpenedUnready,
         Self::GateHeld,
         Self::GateClosed,
         Self::SidecarsStopped,
         Self::StopRefused,
+        Self::PodReplaced,
         Self::PodEnded,
         Self::BadAnnotation,
     ];
@@ -322,6 +326,7 @@ impl Reason {
             Self::GateClosed => "KickstandGateClosed",
             Self::SidecarsStopped => "KickstandSidecarsStopped",
             Self::StopRefused => "KickstandStopRefused",
+            Self::PodReplaced => "KickstandPodReplaced",
             Self::PodEnded => "KickstandPodEnded",
             Self::BadAnnotation => "KickstandBadAnnotation",
         }

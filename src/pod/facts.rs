@@ -16,6 +16,8 @@ use super::native::Off;
 pub const REFUSAL_LASTS: SignedDuration = SignedDuration::from_hours(1);
 /// Of more namespaces than these, the annotation would grow too long; those that are told last are kept.
 pub const MOST_NAMESPACES: usize = 100;
+/// Of more TaskRuns than these, the annotation would grow too long; the latest are kept.
+pub const MOST_RUNS: usize = 100;
 /// In so many namespaces within an hour, it is the cluster's, not a tenant's.
 pub const TOO_MANY_REFUSALS: usize = 3;
 /// Far longer than what is ever written; a longer one is not ours.
@@ -39,6 +41,19 @@ pub struct Facts {
     /// So many namespaces had it that no pod of the cluster gets native sidecars any more, until an operator allows it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub native_refused_everywhere: bool,
+    /// TaskRuns, by their UID, whose pods get no native sidecars for an hour: one could not be started.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub turned_classic: BTreeMap<String, TurnedClassic>,
+}
+
+/// A TaskRun whose pods are to have classic sidecars.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnedClassic {
+    /// The UID of the pod that shows why, and is to be made anew.
+    pub pod: String,
+    /// When this was told.
+    pub since: Timestamp,
 }
 
 /// Whether a cluster can run native sidecars.
@@ -81,11 +96,11 @@ impl Facts {
         self.gates_refused.contains_key(namespace)
     }
 
-    /// Can a pod in this namespace have native sidecars?
+    /// Can a pod of this TaskRun (its UID, if the pod says it) in this namespace have native sidecars?
     ///
     /// # Errors
     /// Why not.
-    pub fn native(&self, namespace: &str) -> Result<(), Off> {
+    pub fn native(&self, namespace: &str, run: Option<&str>) -> Result<(), Off> {
         match &self.native {
             None => return Err(Off::Unknown),
             Some(Native::Impossible(who)) => return Err(Off::Cluster(who.clone())),
@@ -97,7 +112,25 @@ impl Facts {
         if self.native_refused.contains_key(namespace) {
             return Err(Off::Refused("a webhook takes restartPolicy away from init containers".to_owned()));
         }
+        if run.is_some_and(|run| self.turned_classic.contains_key(run)) {
+            return Err(Off::Unstartable);
+        }
         Ok(())
+    }
+
+    /// This pod has a native sidecar that cannot be started: the next one of its TaskRun (its UID) is to be classic. Is that
+    /// news?
+    pub fn turns_classic(&mut self, run: &str, pod: &str, now: Timestamp) -> bool {
+        if self.turned_classic.contains_key(run) {
+            return false;
+        }
+        self.turned_classic.insert(run.to_owned(), TurnedClassic { pod: pod.to_owned(), since: now });
+        while self.turned_classic.len() > MOST_RUNS {
+            let oldest = self.turned_classic.iter().min_by_key(|(_, turned)| turned.since).map(|(run, _)| run.clone());
+            let Some(oldest) = oldest else { break };
+            self.turned_classic.remove(&oldest);
+        }
+        true
     }
 
     /// The API server refused a pod with native sidecars in this namespace. Is that news?
@@ -124,6 +157,10 @@ impl Facts {
             for until in noted.values_mut() {
                 *until = (*until).min(expiry(now));
             }
+        }
+        self.turned_classic.retain(|_, turned| now.duration_since(turned.since) < REFUSAL_LASTS);
+        for turned in self.turned_classic.values_mut() {
+            turned.since = turned.since.min(now);
         }
     }
 }
@@ -209,11 +246,11 @@ mod tests {
     #[test]
     fn native_sidecars_are_off_until_the_cluster_is_known_to_run_them() {
         let mut facts = Facts::default();
-        assert_eq!(facts.native("ci"), Err(Off::Unknown));
+        assert_eq!(facts.native("ci", None), Err(Off::Unknown));
         facts.native = Some(Native::Impossible("node a runs v1.30.0".into()));
-        assert_eq!(facts.native("ci"), Err(Off::Cluster("node a runs v1.30.0".into())));
+        assert_eq!(facts.native("ci", None), Err(Off::Cluster("node a runs v1.30.0".into())));
         facts.native = Some(Native::Possible);
-        assert_eq!(facts.native("ci"), Ok(()));
+        assert_eq!(facts.native("ci", None), Ok(()));
         assert_eq!(facts.written().unwrap(), r#"{"native":{"state":"possible"}}"#);
         assert_eq!(Facts::read(facts.written().as_deref()), facts);
     }
@@ -222,10 +259,10 @@ mod tests {
     fn a_refusal_switches_native_sidecars_off_for_its_namespace_and_an_hour() {
         let mut facts = Facts { native: Some(Native::Possible), ..Facts::default() };
         assert!(facts.native_was_refused("ci", at(0)) && !facts.native_was_refused("ci", at(0)));
-        assert!(matches!(facts.native("ci"), Err(Off::Refused(_))));
-        assert_eq!(facts.native("cd"), Ok(()));
+        assert!(matches!(facts.native("ci", None), Err(Off::Refused(_))));
+        assert_eq!(facts.native("cd", None), Ok(()));
         facts.forget(at(3600));
-        assert_eq!(facts.native("ci"), Ok(()));
+        assert_eq!(facts.native("ci", None), Ok(()));
     }
 
     #[test]
@@ -235,10 +272,48 @@ mod tests {
             assert!(facts.native_was_refused(namespace, at(0)));
         }
         facts.forget(at(7200));
-        assert!(matches!(facts.native("d"), Err(Off::Refused(_))));
+        assert!(matches!(facts.native("d", None), Err(Off::Refused(_))));
         assert_eq!(Facts::read(facts.written().as_deref()), facts);
         assert!(facts.native_is_allowed() && !facts.native_is_allowed());
-        assert_eq!(facts.native("a"), Ok(()));
+        assert_eq!(facts.native("a", None), Ok(()));
+    }
+
+    #[test]
+    fn a_task_run_whose_native_sidecar_cannot_be_started_gets_classic_ones_for_an_hour() {
+        let mut facts = Facts { native: Some(Native::Possible), ..Facts::default() };
+        assert!(facts.turns_classic("run", "pod", at(5)) && !facts.turns_classic("run", "another", at(6)));
+        assert_eq!(facts.native("ci", Some("run")), Err(Off::Unstartable));
+        assert_eq!((facts.native("ci", Some("next")), facts.native("ci", None)), (Ok(()), Ok(())));
+        let written = facts.written().unwrap();
+        assert!(
+            written.contains(r#""turnedClassic":{"run":{"pod":"pod","since":"1970-01-01T00:00:05Z"}}"#),
+            "{written}"
+        );
+        assert_eq!(Facts::read(Some(&written)), facts);
+        facts.forget(at(3604));
+        assert!(facts.turned_classic.contains_key("run"));
+        facts.forget(at(3605));
+        assert_eq!(facts.native("ci", Some("run")), Ok(()));
+    }
+
+    #[test]
+    fn a_task_run_turned_classic_in_the_future_is_as_one_of_now() {
+        let mut facts = Facts::default();
+        facts.turns_classic("run", "pod", at(1_000_000));
+        facts.forget(at(0));
+        assert_eq!(facts.turned_classic["run"].since, at(0));
+    }
+
+    #[test]
+    fn of_too_many_task_runs_the_latest_are_told() {
+        let mut facts = Facts::default();
+        let uid = |second: i64| format!("{second:036}");
+        for second in 0..=100 {
+            facts.turns_classic(&uid(second), &uid(second), at(second));
+        }
+        assert_eq!(facts.turned_classic.len(), MOST_RUNS);
+        assert!(!facts.turned_classic.contains_key(&uid(0)));
+        assert!(facts.written().unwrap().len() < LONGEST / 2);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub enum Off {
     /// The API server refused a pod of this namespace, or of several: a webhook takes `restartPolicy` away.
     #[error("pods with native sidecars were refused here: {0}")]
     Refused(String),
+    /// Seen in the TaskRun's pod before this one.
+    #[error("a native sidecar of this TaskRun could not be started")]
+    Unstartable,
     /// An operator's setting.
     #[error("native sidecars are switched off by --native=off")]
     Setting,

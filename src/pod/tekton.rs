@@ -1,5 +1,7 @@
 //! What makes a pod a TaskRun's, and which of its containers are steps (checked on Tekton v0.1 to v1.15).
 
+use serde_json::Value;
+
 use super::entrypoint::Flags;
 use super::model::{Container, OwnerReference, Pod};
 
@@ -65,6 +67,18 @@ pub fn names_its_owner(pod: &Pod) -> bool {
     pod.label(TASK_RUN_UID).is_some_and(|uid| owner(pod).is_some_and(|owner| owner.uid == uid))
 }
 
+/// The UID of the pod's TaskRun, by Tekton's label.
+#[must_use]
+pub fn run_uid(pod: &Pod) -> Option<&str> {
+    pod.label(TASK_RUN_UID)
+}
+
+/// The same, of a raw Pod.
+#[must_use]
+pub fn run_uid_of_raw(raw: &Value) -> Option<&str> {
+    raw.get("metadata")?.get("labels")?.get(TASK_RUN_UID)?.as_str()
+}
+
 /// Tekton keeps this pod, and has cancelled its run.
 #[must_use]
 pub fn is_cancelled(pod: &Pod) -> bool {
@@ -108,7 +122,7 @@ fn runs_entrypoint(container: &Container) -> bool {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

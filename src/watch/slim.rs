@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use crate::pod::contract::{self, GATE_VOLUME};
+use crate::pod::decide::START_ERRORS;
 use crate::pod::model::{Container, ContainerStatus, Pod, Probe, RestartPolicy, State};
 use crate::pod::verdict::{TaskRun, TaskRunMetadata, TaskRunStatus};
 use crate::pod::versions::Node;
@@ -256,7 +257,9 @@ fn slim_state(state: &mut State) {
     {
         waiting.message = waiting.message.chars().take(MESSAGE).collect();
     }
-    if let Some(ended) = &mut state.terminated {
+    if let Some(ended) = &mut state.terminated
+        && !START_ERRORS.contains(&&*ended.reason)
+    {
         ended.reason = String::new();
     }
 }

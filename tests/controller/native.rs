@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Rig;
 use crate::leading::{settings, told};
-use crate::support::objects::{gated_pod, node, refused_native, running, sidecar_ready};
+use crate::support::objects::{gated_pod, node, refused_native, running, sidecar_ready, stuck_pod};
 use crate::support::{self, FakeApi};
 
 const LEASE: &str = "kickstand-controller";
@@ -155,7 +155,7 @@ async fn a_successor_says_what_it_sees_itself_and_keeps_what_was_refused() {
     let two = Replica::start(&api, "two").await;
     two.rig.settle(2).await;
     assert_eq!(says(&api), Some(Native::Possible));
-    assert!(facts(&api).native("ci").is_err() && facts(&api).native("cd").is_ok());
+    assert!(facts(&api).native("ci", None).is_err() && facts(&api).native("cd", None).is_ok());
     assert_eq!(two.rig.metric("kickstand_controller_native_refused_namespaces"), 1);
     two.stop().await;
 }
@@ -167,15 +167,51 @@ async fn a_refusal_switches_a_namespace_off_for_an_hour_and_counts_once() {
     let replica = Replica::start(&api, "one").await;
     api.put(refused_native("run", "ci", 1));
     replica.rig.settle(2).await;
-    assert!(facts(&api).native("ci").is_err() && facts(&api).native("cd").is_ok());
+    assert!(facts(&api).native("ci", None).is_err() && facts(&api).native("cd", None).is_ok());
     // It is shown again, by a change and by a new list.
     replica.rig.settle(1800).await;
     api.change("taskruns", "run", |run| run["metadata"]["labels"] = json!({ "a": "b" }));
     api.serve_tekton(&["v1beta1"]);
     replica.rig.settle(1830).await;
-    assert_eq!(facts(&api).native("ci"), Ok(()));
+    assert_eq!(facts(&api).native("ci", None), Ok(()));
     assert_eq!(replica.rig.metric("kickstand_controller_native_refusals_total"), 1);
     assert_eq!(replica.rig.metric("kickstand_controller_native_refused_namespaces"), 0);
+    replica.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_native_sidecar_cannot_be_started_is_deleted_once_the_webhook_knows() {
+    let api = FakeApi::new();
+    api.put(node("a", "v1.34.1"));
+    api.put(running("run", "pod"));
+    api.put(stuck_pod("pod", "run"));
+    let replica = Replica::start(&api, "one").await;
+    replica.rig.settle(5).await;
+    assert!(facts(&api).native("ci", Some("uid-run")).is_err() && facts(&api).native("ci", Some("another")).is_ok());
+    assert!(api.get("pods", "pod").is_some(), "not before every webhook has read that");
+    replica.rig.settle(5).await;
+    assert_eq!(api.get("pods", "pod"), None);
+    assert!(api.has_event("KickstandPodReplaced"));
+    assert_eq!(replica.rig.metric(r#"kickstand_controller_actions_total{kind="replace",result="done"}"#), 1);
+
+    // Tekton makes it anew; if that one is no better, it stays.
+    let mut again = stuck_pod("pod", "run");
+    again["metadata"]["uid"] = "uid-again".into();
+    api.put(again);
+    replica.rig.settle(60).await;
+    assert!(api.get("pods", "pod").is_some() && api.has_event("KickstandGateHeld"));
+    replica.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_delete_pods_says_so() {
+    let api = FakeApi::new();
+    api.put(running("run", "pod"));
+    api.put(stuck_pod("pod", "run"));
+    api.fail("DELETE", "/pods/pod", 403, "Forbidden", "pods is forbidden", 100);
+    let replica = Replica::start(&api, "one").await;
+    replica.rig.settle(30).await;
+    assert!(api.get("pods", "pod").is_some() && api.has_event("KickstandStopRefused"));
     replica.stop().await;
 }
 
@@ -192,7 +228,7 @@ async fn three_namespaces_switch_it_off_until_an_operator_allows_it_on_the_lease
     assert_eq!(replica.rig.metric("kickstand_controller_native_refused_namespaces"), 3);
     assert_eq!(replica.rig.metric("kickstand_controller_native_possible"), 0);
     replica.rig.settle(2 * 3600).await;
-    assert!(facts(&api).native("elsewhere").is_err(), "not by time");
+    assert!(facts(&api).native("elsewhere", None).is_err(), "not by time");
 
     api.change("leases", LEASE, |lease| lease["metadata"]["annotations"]["kickstand.dev/allow-native"] = "no".into());
     replica.rig.settle(10).await;
@@ -220,11 +256,11 @@ async fn what_was_allowed_is_not_undone_by_refusals_of_before() {
     // Listed anew.
     api.serve_tekton(&["v1beta1"]);
     one.rig.settle(60).await;
-    assert_eq!(facts(&api).native("a"), Ok(()), "the same are shown again");
+    assert_eq!(facts(&api).native("a", None), Ok(()), "the same are shown again");
     one.stop().await;
     let two = Replica::start(&api, "two").await;
     two.rig.settle(60).await;
-    assert_eq!(facts(&api).native("a"), Ok(()), "a successor lists them");
+    assert_eq!(facts(&api).native("a", None), Ok(()), "a successor lists them");
     two.stop().await;
 }
 

@@ -28,7 +28,7 @@ pub const NUDGE_AFTER: SignedDuration = SignedDuration::from_secs(1);
 /// From then on the kubelet has come by on its own.
 const NUDGE_UNTIL: SignedDuration = SignedDuration::from_secs(90);
 /// A sidecar that was started again that often and is not ready has had its chance.
-const RESTARTS: i32 = 2;
+pub(super) const RESTARTS: i32 = 2;
 
 impl Scene<'_> {
     /// The gate is open, or there never was one.
@@ -69,6 +69,9 @@ impl Scene<'_> {
                 "opted out: the first step starts without waiting for its sidecars"
             };
             return self.act(Effect::OpenGate, Reason::GateOpened, message, false);
+        }
+        if self.cannot_start() {
+            return;
         }
         let (mut held, mut noted) = (Vec::new(), Vec::new());
         for sidecar in sidecars::awaited(self.pod, &self.settings) {

@@ -1,12 +1,14 @@
 //! The controller's decision: a pod, its verdict and the time become actions. It remembers nothing: the same pod at the
 //! same time always gives the same answer, so that any controller can go on where another stopped.
 //!
-//! [`decide`] reads the first rows of the table; `hold` has those of a shut gate, `stop` those of the steps' end.
+//! [`decide`] reads the first rows of the table; `hold` has those of a shut gate, `unstartable` that of a sidecar that
+//! holds a pod for ever, `stop` those of the steps' end.
 
 mod hold;
 mod stop;
 #[cfg(test)]
 pub(in crate::pod) mod tests;
+mod unstartable;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,9 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use self::hold::{GATE_TIMEOUT, HELD_REPORTS, NUDGE_AFTER, gate_timeout};
 pub use self::stop::{PATIENCE, STUCK, steps_done_at};
+pub use self::unstartable::{START_ERRORS, TOLD_AFTER};
 use super::contract::{self, ENDED_IMAGE, Reason, Settings, Stopped};
+use super::facts::TurnedClassic;
 use super::gate;
 use super::known::Known;
 use super::model::{Phase, Pod};
@@ -43,6 +47,8 @@ pub struct Context<'a> {
     pub namespace_opted_out: bool,
     /// Kickstand is being removed: every gate is to be opened, nothing else is to be begun.
     pub leaving: bool,
+    /// The webhook is told that the pods of this TaskRun are to have classic sidecars.
+    pub turned_classic: Option<&'a TurnedClassic>,
     /// Our nop image, by the name that a swap writes.
     pub nop_image: &'a str,
     /// What Tekton's nop image's name starts with.
@@ -88,6 +94,14 @@ pub enum Effect {
         /// If the API server refuses for good: end the pod (its verdict is recorded) rather than leave it running.
         else_end: bool,
     },
+    /// Tells the webhook that the next pod of the TaskRun with this UID is to have classic sidecars. Nobody has to hear of
+    /// it.
+    TurnClassic {
+        /// The TaskRun's UID.
+        run: String,
+    },
+    /// Deletes the pod, of which no step has started, so that Tekton makes it anew.
+    Replace,
     /// Ends the pod by its `activeDeadlineSeconds`: the kubelet kills all containers side by side.
     End,
     /// Only speaks; once for each `key` and pod.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::decide::{Context, decide};
+use crate::pod::facts::TurnedClassic;
 use crate::pod::known::Known;
 use crate::pod::verdict::{Outcome, Verdict};
 use crate::pod::{gate, patch};
@@ -65,6 +66,18 @@ fn variants(pod: &Value) -> Vec<Value> {
     variants.push(changed(&|pod| pod["spec"]["restartPolicy"] = "OnFailure".into()));
     variants.push(changed(&|pod| pod["status"]["phase"] = "Pending".into()));
     variants.push(changed(&|pod| pod["status"]["phase"] = "Running".into()));
+    // Gated, and with a native sidecar that cannot be started.
+    let mut stuck = variants[1].clone();
+    stuck["spec"]["initContainers"] =
+        json!([{ "name": "sidecar-x", "restartPolicy": "Always", "readinessProbe": { "exec": {} } }]);
+    stuck["status"]["phase"] = "Pending".into();
+    stuck["status"]["containerStatuses"] =
+        json!([{ "name": "step-x", "state": { "waiting": { "reason": "PodInitializing" } } }]);
+    stuck["status"]["initContainerStatuses"] = json!([{
+        "name": "sidecar-x", "restartCount": 2,
+        "lastState": { "terminated": { "exitCode": 128, "reason": "StartError" } },
+    }]);
+    variants.push(stuck);
     variants
 }
 
@@ -77,6 +90,7 @@ fn a_slimmed_pod_is_decided_like_the_whole_one() {
             let whole = Pod::from_raw(&raw).unwrap();
             let (_, slimmed) = Pod::slim(whole.clone());
             let base = whole.status.start_time.unwrap_or(Timestamp::UNIX_EPOCH);
+            let turned = TurnedClassic { pod: whole.metadata.uid.clone(), since: base };
             for seconds in [1, 70, 200, 1900, 100_000] {
                 let now = base + SignedDuration::from_secs(seconds);
                 for outcome in [None, Some(Outcome::Succeeded), Some(Outcome::Failed), Some(Outcome::Gone)] {
@@ -88,6 +102,7 @@ fn a_slimmed_pod_is_decided_like_the_whole_one() {
                         now,
                         namespace_opted_out: false,
                         leaving: false,
+                        turned_classic: Some(&turned),
                         nop_image: "nop",
                         tekton_nop_images: &[],
                         known: Known::builtin(),

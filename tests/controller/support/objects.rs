@@ -53,6 +53,22 @@ pub(crate) fn gated_pod(name: &str, run: &str) -> Value {
     })
 }
 
+/// Its sidecar is a native one, which cannot be started: no step has.
+pub(crate) fn stuck_pod(name: &str, run: &str) -> Value {
+    let mut pod = gated_pod(name, run);
+    let mut sidecar = pod["spec"]["containers"].as_array_mut().unwrap().remove(1);
+    sidecar["restartPolicy"] = "Always".into();
+    pod["spec"]["initContainers"] = json!([sidecar]);
+    pod["status"]["phase"] = "Pending".into();
+    pod["status"]["containerStatuses"] =
+        json!([{ "name": "step-build", "restartCount": 0, "state": { "waiting": { "reason": "PodInitializing" } } }]);
+    pod["status"]["initContainerStatuses"] = json!([{
+        "name": "sidecar-db", "restartCount": 2, "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+        "lastState": { "terminated": { "exitCode": 128, "reason": "StartError" } },
+    }]);
+    pod
+}
+
 /// Its gate is open, and its step has ended so many seconds after the test's beginning.
 pub(crate) fn done_pod(name: &str, run: &str, ended: i64) -> Value {
     let mut pod = gated_pod(name, run);

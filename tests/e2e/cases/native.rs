@@ -91,6 +91,21 @@ pub(super) async fn a_native_server_that_exits_at_once_fails_no_run(scene: &Scen
     Ok(())
 }
 
+/// Without Kickstand, it passes: a classic sidecar that cannot be started has ended, and nobody waits for it.
+pub(super) async fn a_native_server_that_cannot_be_started_is_replaced_by_a_classic_one(
+    scene: &Scene<'_>,
+) -> Result<()> {
+    let broken = Sidecar::server("web", 8001, 0).with(json!({ "command": ["/there-is-no-such-command"] }));
+    let run = scene.start(&TaskRun::new("broken").sidecar(broken).step("sleep 1")).await?;
+    run.succeeds().await?;
+    let pod = run.pod_ends().await?;
+    scene.note(format!("its pod ended {}", pod.phase()));
+    all_classic(&pod, &[WEB])?;
+    scene.event(pod.name(), Reason::PodReplaced).await?;
+    scene.event(pod.name(), Reason::GateOpenedUnready).await?;
+    Ok(())
+}
+
 pub(super) async fn a_native_server_that_is_never_ready_is_given_up_at_the_gate_timeout(
     scene: &Scene<'_>,
 ) -> Result<()> {

@@ -140,6 +140,14 @@ impl C {
         self.status("state", json!({ "terminated": times }))
     }
 
+    /// It never could be, so often, and waits for the next try.
+    pub(in crate::pod) fn unstartable(self, times: i32) -> Self {
+        let last = json!({ "exitCode": 128, "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z" });
+        self.waiting("CrashLoopBackOff")
+            .status("restartCount", times.into())
+            .status("lastState", json!({ "terminated": last }))
+    }
+
     pub(in crate::pod) fn restarted(self, times: i32, last_code: i32) -> Self {
         self.status("restartCount", times.into())
             .status("lastState", json!({ "terminated": { "exitCode": last_code, "finishedAt": at(2) } }))

@@ -4,6 +4,7 @@ pub(in crate::pod) mod build;
 mod hold;
 mod properties;
 mod stop;
+mod unstartable;
 
 use std::fmt::Write as _;
 
@@ -21,11 +22,19 @@ pub(in crate::pod) struct Seen {
     now: Timestamp,
     namespace_opted_out: bool,
     leaving: bool,
+    turned_classic: Option<TurnedClassic>,
 }
 
 /// No verdict, and that many seconds after the pod's start.
 pub(in crate::pod) fn seen_at(now: i64) -> Seen {
-    Seen { verdict: Verdict::None, since: None, now: at(now), namespace_opted_out: false, leaving: false }
+    Seen {
+        verdict: Verdict::None,
+        since: None,
+        now: at(now),
+        namespace_opted_out: false,
+        leaving: false,
+        turned_classic: None,
+    }
 }
 
 impl Seen {
@@ -57,6 +66,12 @@ impl Seen {
         self
     }
 
+    /// The webhook was told, then, to make the TaskRun's next pod classic, for the sake of this pod.
+    fn turned_classic(mut self, pod: &str, since: i64) -> Self {
+        self.turned_classic = Some(TurnedClassic { pod: pod.to_owned(), since: at(since) });
+        self
+    }
+
     pub(in crate::pod) fn decide(&self, pod: &Pod) -> Decision {
         let tekton_nop_images = ["registry.example/tekton/nop".to_owned(), String::new()];
         decide(
@@ -67,6 +82,7 @@ impl Seen {
                 now: self.now,
                 namespace_opted_out: self.namespace_opted_out,
                 leaving: self.leaving,
+                turned_classic: self.turned_classic.as_ref(),
                 nop_image: NOP,
                 tekton_nop_images: &tekton_nop_images,
                 known: Known::builtin(),
@@ -104,6 +120,8 @@ fn action_in_short(action: &Action) -> String {
         Effect::OpenGate => "open".to_owned(),
         Effect::Nudge => "nudge".to_owned(),
         Effect::End => "end".to_owned(),
+        Effect::TurnClassic { run } => format!("turn {run} classic"),
+        Effect::Replace => "replace".to_owned(),
         Effect::Say { key } => format!("say {key}"),
         Effect::Stop { orders, else_end } => {
             let mut text = "stop".to_owned();

@@ -165,6 +165,7 @@ fn a_sight() -> impl Strategy<Value = Seen> {
             now: at(now),
             namespace_opted_out,
             leaving,
+            turned_classic: None,
         },
     )
 }
@@ -177,7 +178,7 @@ fn applied(raw: &Value, effect: &Effect, seen: &Seen) -> Value {
         Effect::Nudge => patch::nudge(&pod, seen.now),
         Effect::Stop { orders, .. } => patch::stop(&pod, orders, NOP, seen.now),
         Effect::End => patch::end(&pod),
-        Effect::Say { .. } => return raw.clone(),
+        Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. } => return raw.clone(),
     };
     let mut changed = raw.clone();
     json_patch::patch(&mut changed, &patch).unwrap();
@@ -201,6 +202,10 @@ fn opens(effect: &Effect) -> bool {
 
 fn stops(effect: &Effect) -> bool {
     matches!(effect, Effect::Stop { .. })
+}
+
+fn patches(effect: &Effect) -> bool {
+    !matches!(effect, Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. })
 }
 
 fn ends(effect: &Effect) -> bool {
@@ -304,7 +309,7 @@ proptest! {
                 Effect::Stop { orders: done, .. } => {
                     prop_assert!(orders(&decision).all(|order| done.iter().all(|done| done.index != order.index)));
                 }
-                Effect::Say { .. } => {}
+                Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. } => {}
             }
         }
     }
@@ -315,7 +320,7 @@ proptest! {
         let mut raw = pod.raw();
         for _ in 0..8 {
             let decision = seen.decide(&Pod::from_raw(&raw).unwrap());
-            let Some(change) = decision.actions.iter().find(|action| !matches!(action.effect, Effect::Say { .. })) else {
+            let Some(change) = decision.actions.iter().find(|action| patches(&action.effect)) else {
                 return Ok(());
             };
             raw = applied(&raw, &change.effect, &seen);
@@ -343,7 +348,7 @@ proptest! {
                     }
                     undo_annotation(&mut changed, &raw, "kickstand.dev/original-images");
                 }
-                Effect::Say { .. } => {}
+                Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. } => {}
             }
             prop_assert_eq!(&changed, &raw);
         }
@@ -359,7 +364,7 @@ proptest! {
                 Effect::Nudge => patch::nudge(&pod, seen.now),
                 Effect::End => patch::end(&pod),
                 Effect::Stop { orders, .. } => patch::stop(&pod, orders, NOP, seen.now),
-                Effect::Say { .. } => continue,
+                Effect::TurnClassic { .. } | Effect::Replace | Effect::Say { .. } => continue,
             };
             let refuses = |path: &str| {
                 let mut other = raw.clone();
