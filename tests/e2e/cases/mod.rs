@@ -199,7 +199,7 @@ pub(crate) fn all() -> Vec<Group> {
                 native::on_error_continue_and_a_step_timeout_have_the_verdict_that_they_have_without_kickstand,
                 native::a_result_is_written_and_read_beside_a_native_server,
                 native::both_attempts_of_a_retried_run_are_native_and_end,
-                native::where_a_later_webhook_takes_restart_policy_away_the_server_is_classic_again,
+                native::where_another_webhook_takes_restart_policy_away_no_pod_is_refused_ten_times_of_ten,
                 bounds::where_quota_and_limits_just_fit_the_classic_pod_they_fit_the_native_one,
             ],
         },

@@ -28,8 +28,8 @@ use crate::bench::floor;
 
 /// Annotation with the containers to inject (JSON), followed by `-before` or `-after`.
 pub(crate) const ANNOTATION: &str = "e2e.kickstand.dev/inject";
-/// Annotation that makes the later of the two take `restartPolicy` away from every init container, as webhooks do that
-/// were built before there was such a field.
+/// Annotation by which one of the two (`before`, `after`), or both (`around`), takes `restartPolicy` away from every init
+/// container, as webhooks do that were built before there was such a field.
 pub(crate) const STRIP: &str = "e2e.kickstand.dev/strip";
 /// Webhook configurations are called in the order of their names; Kickstand's is `zz-kickstand`.
 const NAMES: [&str; 2] = ["aa-e2e-injector", "zzz-e2e-injector"];
@@ -204,7 +204,8 @@ async fn inject(Path(order): Path<String>, Json(review): Json<Value>) -> Json<Va
     if order == Order::AfterOurs.word() && pod["metadata"]["annotations"][floor::WANTED] == "true" {
         patch.extend(floor::gate(pod));
     }
-    if order == Order::AfterOurs.word() && pod["metadata"]["annotations"][STRIP] == "true" {
+    let strips = pod["metadata"]["annotations"][STRIP].as_str().unwrap_or_default();
+    if strips == "around" || strips == order {
         let init = pod["spec"]["initContainers"].as_array().into_iter().flatten().enumerate();
         let native = init.filter(|(_, container)| container.get("restartPolicy").is_some());
         patch.extend(
