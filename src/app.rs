@@ -2,6 +2,7 @@
 //! half a webhook, or a controller that watches nothing, must be restarted rather than look alive.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::config::{ControllerArgs, Native, ReleaseArgs, WebhookArgs};
+use crate::config::{ControllerArgs, DoctorArgs, Native, ReleaseArgs, WebhookArgs};
 use crate::metrics::certificates::CertificateMetrics;
 use crate::metrics::webhook::{AdmissionMetrics, LivenessMetrics, ServerMetrics, TlsMetrics};
 use crate::pod::facts::Facts;
@@ -24,8 +25,8 @@ use crate::pod::known::Known;
 use crate::readiness::Readiness;
 use crate::shutdown::{self, Shutdown, Signal};
 use crate::{
-    admin, admission, certificates, clock, cluster, controller, effects, leader, liveness, metrics, release, server,
-    tls, watch,
+    admin, admission, certificates, clock, cluster, controller, doctor, effects, leader, liveness, metrics, release,
+    server, tls, watch,
 };
 
 /// Pods looked at side by side: each look is at most a read and two writes.
@@ -150,6 +151,24 @@ pub async fn release(args: ReleaseArgs) -> anyhow::Result<()> {
         now: clock::now,
     };
     Ok(release::run(client().await?, settings).await?)
+}
+
+/// Tries pods of a namespace by dry runs. Is all well?
+///
+/// # Errors
+/// If there is no cluster or no such namespace, or the output cannot be written.
+pub async fn doctor(args: DoctorArgs) -> anyhow::Result<bool> {
+    let settings = doctor::Settings {
+        namespace: args.namespace,
+        annotations: args.annotate.into_iter().collect(),
+        image: args.image,
+        times: args.times.into(),
+        wait: args.wait,
+        home: args.kickstand_namespace,
+        lease: args.lease_name,
+        output: args.output,
+    };
+    Ok(doctor::run(&client().await?, &settings, io::stdout(), io::stderr()).await?)
 }
 
 async fn client() -> anyhow::Result<Client> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::doctor;
 use crate::inject::InjectArgs;
 use crate::pod::known::Known;
 use crate::pod::versions::Version;
@@ -15,7 +16,7 @@ use crate::table::known_sidecars;
 /// is done.
 ///
 /// In a cluster the Helm chart runs `webhook` and `controller`. On your own machine, `inject` shows what the webhook would
-/// make of a pod.
+/// make of a pod, and `doctor` asks a cluster whether its pods come out as they should.
 #[derive(Debug, Parser)]
 #[command(name = "kickstand", version, arg_required_else_help = true, max_term_width = 100)]
 pub struct Cli {
@@ -33,6 +34,14 @@ pub enum Command {
     Controller(ControllerArgs),
     /// Show offline what the webhook makes of a pod
     Inject(InjectArgs),
+    /// Try, by dry runs, whether pods of a namespace come out as they should, and say what to do if not
+    ///
+    /// Has the API server make a pod like a TaskRun's several times, as a dry run (nothing is stored, no image is pulled), and
+    /// says whether Kickstand's webhook is called, the first step is held, and the declared sidecar is native; and if not, why,
+    /// as far as the webhook, the controller's Lease and the webhook configurations tell.
+    ///
+    /// It needs the right to create pods in that namespace. What else it may not read, it does without.
+    Doctor(DoctorArgs),
     /// Open every gate that is still shut, before Kickstand is removed or in an emergency
     Release(ReleaseArgs),
 }
@@ -186,6 +195,49 @@ pub struct ReleaseArgs {
     pub log: LogArgs,
 }
 
+/// `kickstand doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// The namespace to try: one that TaskRuns run in
+    #[arg(short, long, value_name = "NAME", value_parser = namespace)]
+    pub namespace: String,
+    /// What to write
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub output: doctor::Output,
+    /// An annotation for the pod, as your TaskRuns have it; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = annotation)]
+    pub annotate: Vec<(String, String)>,
+    /// The image that the pod's containers name, where a policy wants certain ones; it is never pulled
+    #[arg(long, value_name = "IMAGE", default_value = "kickstand.dev/never-run", value_parser = image)]
+    pub image: String,
+    /// How many dry runs: the webhook has replicas
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub times: u8,
+    /// Try again for so long what may pass by itself, such as a webhook that was installed just now
+    #[arg(long, default_value = "0s", value_parser = duration, value_name = "DURATION")]
+    pub wait: Duration,
+    /// The namespace that Kickstand runs in
+    #[arg(long, value_name = "NAME", default_value = "kickstand-system", value_parser = namespace)]
+    pub kickstand_namespace: String,
+    /// The controller's Lease there
+    #[arg(long, default_value = "kickstand-controller", value_name = "NAME", value_parser = namespace)]
+    pub lease_name: String,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Exit code: 0 all well (or warnings only), 1 an error was found, 2 it could not be tried.
+
+Examples:
+  # Would a TaskRun in my-ci be held until its sidecar is ready?
+  kickstand doctor --namespace my-ci
+
+  # The same for runs that Vault injects into, for a script
+  kickstand doctor -n my-ci --annotate vault.hashicorp.com/agent-inject=true -o json | jq .ok
+
+  # What `helm test` runs, in the cluster
+  helm test kickstand -n kickstand-system --logs";
+
 impl Command {
     /// How this command is to log; `None` for one that only prints.
     #[must_use]
@@ -194,7 +246,7 @@ impl Command {
             Self::Webhook(args) => Some(&args.log),
             Self::Controller(args) => Some(&args.log),
             Self::Release(args) => Some(&args.log),
-            Self::Inject(_) => None,
+            Self::Inject(_) | Self::Doctor(_) => None,
         }
     }
 }
@@ -204,6 +256,24 @@ fn duration(text: &str) -> Result<Duration, String> {
     let read: jiff::SignedDuration =
         text.parse().map_err(|_| "not a duration: write it as 500ms, 5s or 2m".to_owned())?;
     Duration::try_from(read).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+/// A namespace's name (or another that Kubernetes has in a path).
+fn namespace(text: &str) -> Result<String, String> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || text.len() > 63 || !text.chars().all(is_inner) || text.starts_with('-') || text.ends_with('-')
+    {
+        return Err("not a name: at most 63 of a-z, 0-9 and '-', which is neither first nor last".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// `vault.hashicorp.com/agent-inject=true`.
+fn annotation(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("not an annotation: write it as KEY=VALUE".to_owned()),
+    }
 }
 
 /// An image's name, as a runtime would take it: `[host[:port]/]path[:tag][@digest]`. One that is refused only when the
@@ -281,6 +351,25 @@ mod tests {
         let error = Cli::try_parse_from(arguments).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains(file) && error.to_string().contains("line 2"), "{error}");
+    }
+
+    #[rstest::rstest]
+    #[case(&["-n", "ci", "--annotate", "a.example/b=c=d", "--annotate=e="], Ok(vec![("a.example/b", "c=d"), ("e", "")]))]
+    #[case(&["-n", "ci", "--annotate", "a.example/b"], Err("write it as KEY=VALUE"))]
+    #[case(&["-n", "../pods"], Err("not a name"))]
+    #[case(&["-n", "ci", "--times=0"], Err("--times"))]
+    fn what_the_doctor_is_to_try_is_checked(
+        #[case] arguments: &[&str],
+        #[case] expected: Result<Vec<(&str, &str)>, &str>,
+    ) {
+        match (Cli::try_parse_from(["kickstand", "doctor"].iter().chain(arguments)), expected) {
+            (Ok(Cli { command: Command::Doctor(args) }), Ok(expected)) => {
+                let read: Vec<_> = args.annotate.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+                assert_eq!(read, expected);
+            }
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (read, expected) => panic!("{read:?} is not {expected:?}"),
+        }
     }
 
     #[rstest::rstest]

@@ -13,10 +13,11 @@
 //!                   liveness    is there a controller?                              leader       which replica acts
 //!                                                                                   certificates made, kept, renewed
 //!
-//! offline: inject   at the end: release   both: admin metrics readiness shutdown telemetry clock cluster table
+//! offline: inject   by dry runs: doctor   at the end: release
+//! both: admin metrics readiness shutdown telemetry clock cluster table
 //!
 //! pod               model contract · tekton entrypoint sidecars known nop gate verdict · native ask mutate edit slips ·
-//!                   decide patch · facts versions refusals
+//!                   decide patch · facts versions refusals doctor
 //! ```
 pub mod admin;
 pub mod admission;
@@ -26,6 +27,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod controller;
+pub mod doctor;
 pub mod effects;
 pub mod inject;
 pub mod leader;

@@ -24,6 +24,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("liveness", 2),
     ("tls", 2),
     ("watch", 2),
+    ("doctor", 1),
     ("metrics", 1),
     ("shutdown", 1),
     ("table", 1),

@@ -23,6 +23,8 @@ const NAMESPACE: &str = "kickstand-system";
 const CONFIGURATIONS: [&str; 2] = [LATE, EARLY];
 const LATE: &str = "zz-kickstand";
 const EARLY: &str = "0-kickstand";
+/// Everything of `helm test`, and the namespace that it makes.
+const TEST: &str = "kickstand-helm-test";
 
 fn helm() -> Option<&'static str> {
     static HELM: OnceLock<Option<String>> = OnceLock::new();
@@ -106,13 +108,20 @@ impl Rendered {
             .unwrap_or_else(|| panic!("there is no {kind} {name}"))
     }
 
+    /// The same, where several bear that name.
+    fn one_in(&self, kind: &str, namespace: Option<&str>, name: &str) -> &Value {
+        let is_it = |object: &&Value| {
+            let metadata = &object["metadata"];
+            metadata["name"] == name && metadata.get("namespace").and_then(Value::as_str) == namespace
+        };
+        self.all(kind).find(is_it).unwrap_or_else(|| panic!("there is no {kind} {name} in {namespace:?}"))
+    }
+
     /// `kind/name` and the pod's template, of all that run pods.
     fn pods(&self) -> Vec<(String, &Value)> {
-        ["Deployment", "Job"]
-            .into_iter()
-            .flat_map(|kind| self.all(kind))
-            .map(|object| (id(object), &object["spec"]["template"]))
-            .collect()
+        let templates = ["Deployment", "Job"].into_iter().flat_map(|kind| self.all(kind));
+        let templates = templates.map(|object| (id(object), &object["spec"]["template"]));
+        templates.chain(self.all("Pod").map(|pod| (id(pod), pod))).collect()
     }
 
     fn entries(&self, configuration: &str) -> &[Value] {
@@ -120,7 +129,9 @@ impl Rendered {
     }
 
     fn arguments(&self, kind: &str, name: &str) -> Vec<&str> {
-        strings(&self.one(kind, name)["spec"]["template"]["spec"]["containers"][0]["args"])
+        let object = self.one(kind, name);
+        let pod = if kind == "Pod" { object } else { &object["spec"]["template"] };
+        strings(&pod["spec"]["containers"][0]["args"])
     }
 }
 
@@ -144,9 +155,10 @@ fn two_renderings_are_the_same_to_the_byte() {
 fn templates_ask_neither_the_cluster_nor_the_dice_nor_the_clock() {
     let words =
         ["lookup", "rand", "genCA", "genSelf", "genSigned", "genPrivate", "uuidv4", "now", "shuffle", "htpasswd"];
-    for file in fs::read_dir(Path::new(CHART).join("templates")).unwrap() {
+    let files = ["templates", "templates/tests"].map(|folder| fs::read_dir(Path::new(CHART).join(folder)).unwrap());
+    for file in files.into_iter().flatten() {
         let path = file.unwrap().path();
-        if path.ends_with("NOTES.txt") {
+        if path.is_dir() || path.ends_with("NOTES.txt") {
             continue;
         }
         let template = fs::read_to_string(&path).unwrap();
@@ -161,18 +173,19 @@ fn templates_ask_neither_the_cluster_nor_the_dice_nor_the_clock() {
 #[test]
 fn everything_is_where_helm_was_told_and_has_one_owner() {
     let helm = helm_or_skip!();
-    let cluster = ["ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"];
+    let cluster = ["ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "Namespace"];
     let mut seen = BTreeSet::new();
     for object in &render(helm, &["--set", "metrics.podMonitor.enabled=true,networkPolicy.enabled=true"]).0 {
         let namespaced = !cluster.contains(&object["kind"].as_str().unwrap());
-        assert_eq!(
-            object["metadata"]["namespace"],
-            if namespaced { json!(NAMESPACE) } else { Value::Null },
+        let namespace = &object["metadata"]["namespace"];
+        let is_right_in_the_test = *namespace == TEST && object["kind"].as_str().unwrap().starts_with("Role");
+        assert!(
+            is_right_in_the_test || *namespace == if namespaced { json!(NAMESPACE) } else { Value::Null },
             "{}",
             id(object)
         );
         assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/instance"], "kickstand", "{}", id(object));
-        assert!(seen.insert(id(object)), "{} is there twice", id(object));
+        assert!(seen.insert((namespace.to_string(), id(object))), "{} is there twice", id(object));
     }
 }
 
@@ -221,6 +234,7 @@ fn the_notes_say_what_to_do_with_these_values() {
             "\n  registry.example/kickstand-dev/kickstand-nop:0.1.0\n",
             "looks after the TaskRuns of team:",
             "kubectl get namespaces -L kickstand.dev/inject",
+            "\n  helm test kickstand -n kickstand-system --logs\n",
         ] {
             assert!(notes.contains(said), "{mode}: no \"{said}\" in {notes}");
         }
@@ -604,6 +618,14 @@ fn the_command_lines_are_these() {
     --log-format=json
     --log-level=info
     ");
+    insta::assert_snapshot!(rendered.arguments("Pod", TEST).join("\n"), @r"
+    doctor
+    --namespace=a
+    --kickstand-namespace=kickstand-system
+    --lease-name=kickstand-controller
+    --image=ghcr.io/kickstand-dev/kickstand:0.1.0
+    --wait=30s
+    ");
 }
 
 #[test]
@@ -622,9 +644,12 @@ fn the_binary_knows_every_flag_that_the_chart_may_pass() {
         r#"knownSidecars=[{"name":"A","containers":["a"]}]"#,
     ];
     let rendered = render(helm, &everything);
-    for (kind, name) in
-        [("Deployment", "kickstand-webhook"), ("Deployment", "kickstand-controller"), ("Job", "kickstand-uninstall")]
-    {
+    for (kind, name) in [
+        ("Deployment", "kickstand-webhook"),
+        ("Deployment", "kickstand-controller"),
+        ("Job", "kickstand-uninstall"),
+        ("Pod", TEST),
+    ] {
         let arguments = rendered.arguments(kind, name);
         let output = Command::new(env!("CARGO_BIN_EXE_kickstand")).args([arguments[0], "--help"]).output().unwrap();
         let usage = String::from_utf8(output.stdout).unwrap();
@@ -642,7 +667,7 @@ fn every_pod_is_restricted() {
     let helm = helm_or_skip!();
     let rendered = render(helm, &[]);
     let pods = rendered.pods();
-    assert_eq!(pods.len(), 3);
+    assert_eq!(pods.len(), 4);
     for (id, pod) in pods {
         let spec = &pod["spec"];
         for field in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
@@ -793,9 +818,10 @@ fn the_chart_is_of_the_crates_version() {
 fn grants(rendered: &Rendered) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for binding in ["RoleBinding", "ClusterRoleBinding"].into_iter().flat_map(|kind| rendered.all(kind)) {
-        let role =
-            rendered.one(binding["roleRef"]["kind"].as_str().unwrap(), binding["roleRef"]["name"].as_str().unwrap());
-        let place = binding["metadata"]["namespace"].as_str().unwrap_or("cluster");
+        let (kind, name) = (binding["roleRef"]["kind"].as_str().unwrap(), binding["roleRef"]["name"].as_str().unwrap());
+        let namespace = binding["metadata"]["namespace"].as_str();
+        let role = rendered.one_in(kind, namespace.filter(|_| kind == "Role"), name);
+        let place = namespace.unwrap_or("cluster");
         for subject in binding["subjects"].as_array().unwrap() {
             assert_eq!(
                 (subject["kind"].as_str(), subject["namespace"].as_str()),
@@ -840,6 +866,8 @@ fn rights_are_these_and_no_more() {
     controller @ kickstand-system: create coordination.k8s.io/leases
     controller @ kickstand-system: get,patch coordination.k8s.io/leases [kickstand-controller]
     controller @ kickstand-system: get,patch secrets [kickstand-ca kickstand-webhook-tls]
+    helm-test @ kickstand-helm-test: create pods
+    helm-test @ kickstand-system: get coordination.k8s.io/leases [kickstand-controller]
     uninstall @ cluster: create events.k8s.io/events
     uninstall @ cluster: get tekton.dev/taskruns
     uninstall @ cluster: get,delete admissionregistration.k8s.io/mutatingwebhookconfigurations [zz-kickstand 0-kickstand]
@@ -857,13 +885,16 @@ fn with_watch_namespaces_no_pod_elsewhere_can_be_touched() {
     controller @ team: create events.k8s.io/events
     controller @ team: get,list,watch tekton.dev/taskruns
     controller @ team: list,watch,patch,delete pods
+    helm-test @ team: create pods
     uninstall @ team: create events.k8s.io/events
     uninstall @ team: get tekton.dev/taskruns
     uninstall @ team: list,patch pods
     ");
     // The same rights, in another place.
-    let moved: BTreeSet<String> = limited.iter().map(|line| line.replace("@ team:", "@ cluster:")).collect();
-    assert_eq!(moved, everywhere);
+    let test = |line: &String| line.starts_with("helm-test @");
+    let moved: BTreeSet<String> =
+        limited.iter().filter(|line| !test(line)).map(|line| line.replace("@ team:", "@ cluster:")).collect();
+    assert_eq!(moved, everywhere.into_iter().filter(|line| !test(line)).collect());
 }
 
 #[test]
@@ -914,7 +945,65 @@ fn before_an_uninstall_gates_are_released_with_rights_that_go_with_the_job() {
     let job = &rendered.one("Job", "kickstand-uninstall")["spec"];
     assert_eq!((&job["backoffLimit"], &job["activeDeadlineSeconds"]), (&json!(1), &json!(180)));
     let without = render(helm, &["--set", "uninstall.release=false"]);
-    assert!(!without.0.iter().any(|object| object["metadata"].to_string().contains("helm.sh/hook")));
+    assert!(!without.0.iter().any(|object| object["metadata"].to_string().contains("pre-delete")));
+}
+
+fn hooks_of_the_test(rendered: &Rendered) -> Vec<&Value> {
+    let is_test = |object: &&Value| object["metadata"]["labels"]["app.kubernetes.io/component"] == "test";
+    rendered.0.iter().filter(is_test).collect()
+}
+
+#[test]
+fn a_test_leaves_nothing_but_the_log_of_one_that_failed() {
+    let helm = helm_or_skip!();
+    let rendered = render(helm, &[]);
+    let hooks = hooks_of_the_test(&rendered);
+    assert_eq!(hooks.len(), 7);
+    for object in hooks {
+        let annotations = &object["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "test", "{}", id(object));
+        let (weight, policy) = match object["kind"].as_str().unwrap() {
+            // Never one that somebody else has made.
+            "Namespace" => (-20, "hook-succeeded,hook-failed"),
+            "Pod" => (0, "before-hook-creation,hook-succeeded"),
+            _ => (-10, "before-hook-creation,hook-succeeded"),
+        };
+        assert_eq!(annotations["helm.sh/hook-delete-policy"], policy, "{}", id(object));
+        let found =
+            annotations.get("helm.sh/hook-weight").map_or(0, |weight| weight.as_str().unwrap().parse().unwrap());
+        assert_eq!(found, weight, "{}", id(object));
+        // Helm 3 asks for a pod's log by the name of every hook.
+        assert_eq!(object["metadata"]["name"], TEST);
+    }
+    let pod = &rendered.one("Pod", TEST)["spec"];
+    assert_eq!((&pod["restartPolicy"], &pod["activeDeadlineSeconds"]), (&json!("Never"), &json!(240)));
+}
+
+/// Whatever the mode, `helm test` tries a namespace that the webhook is called for, unless somebody names another.
+#[test]
+fn what_is_tested_is_covered_out_of_the_box() {
+    let helm = helm_or_skip!();
+    for mode in MODES {
+        let rendered = render(helm, &["--set", mode]);
+        let made = rendered.one("Namespace", TEST);
+        assert_eq!(made["metadata"]["labels"]["kickstand.dev/inject"], "true");
+        let namespace = Labels::from([("kubernetes.io/metadata.name", TEST), ("kickstand.dev/inject", "true")]);
+        let sample = Labels::from([("tekton.dev/taskRun", "kickstand-doctor")]);
+        assert_eq!(matching(rendered.entries(LATE), &namespace, &sample).len(), 1, "{mode}");
+        assert!(rendered.arguments("Pod", TEST).contains(&format!("--namespace={TEST}").as_str()));
+    }
+}
+
+#[rstest]
+#[case::the_first_that_is_watched("watchNamespaces={a,b}", "a")]
+#[case::the_one_that_is_named("test.namespace=mine", "mine")]
+#[case::one_of_those_that_are_watched("watchNamespaces={a,b},test.namespace=b", "b")]
+fn a_namespace_of_somebodys_is_neither_made_nor_deleted(#[case] set: &str, #[case] expected: &str) {
+    let helm = helm_or_skip!();
+    let rendered = render(helm, &["--set", set]);
+    assert_eq!(rendered.all("Namespace").count(), 0);
+    assert!(rendered.arguments("Pod", TEST).contains(&format!("--namespace={expected}").as_str()));
+    rendered.one_in("RoleBinding", Some(expected), TEST);
 }
 
 // The values.
@@ -1070,6 +1159,9 @@ fn a_mistyped_name_is_refused_in_every_section() {
 #[case::not_a_namespace("watchNamespaces={Team_A}", "watchNamespaces")]
 #[case::kube_system("watchNamespaces={kube-system}", "kube-system cannot be covered")]
 #[case::its_own_namespace("watchNamespaces={kickstand-system}", "kickstand-system cannot be covered")]
+#[case::a_test_in_kube_system("test.namespace=kube-system", "test.namespace: kube-system is never covered")]
+#[case::a_test_where_nobody_watches("watchNamespaces={a},test.namespace=b", "test.namespace: b is never covered")]
+#[case::a_test_in_no_namespace("test.namespace=Team_A", "namespace")]
 #[case::a_digest_without_its_kind("image.digest=aaaa", "digest")]
 #[case::a_tag_in_the_repository("image.repository=a/b:1", "repository")]
 #[case::too_long_to_wait("webhook.timeoutSeconds=30", "timeoutSeconds")]

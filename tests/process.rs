@@ -103,3 +103,13 @@ fn a_port_that_is_taken_is_an_error_that_names_it() {
     process.says(&format!("cannot listen on {address}"));
     assert_eq!(process.ends().code(), Some(1));
 }
+
+#[test]
+fn a_doctor_without_an_answer_finds_an_error_and_without_a_cluster_cannot_be_used() {
+    let mut process = Process::start(&["doctor", "--namespace=ci"]);
+    assert_eq!(process.ends().code(), Some(1));
+    let mut without = Command::new(env!("CARGO_BIN_EXE_kickstand"));
+    let output = without.args(["doctor", "-n", "ci"]).env("KUBECONFIG", "/nonexistent/kubeconfig").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("no cluster to talk to"), "{output:?}");
+}

@@ -10,11 +10,12 @@
 //! slips      settings without effect         edit       operations on a raw pod                 (webhook)
 //! versions   can the cluster run native ones refusals   TaskRuns that say that native was refused (controller)
 //! nop        what the nop image covers       decide     Pod + verdict + time -> actions         (controller)
-//!                                            patch      action -> guarded JSON Patch            (controller)
+//! doctor     dry runs -> what is well        patch      action -> guarded JSON Patch            (controller)
 //! ```
 pub mod ask;
 pub mod contract;
 pub mod decide;
+pub mod doctor;
 mod edit;
 pub mod entrypoint;
 pub mod facts;

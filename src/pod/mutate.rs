@@ -22,6 +22,10 @@ use super::tekton::{self, NotOurs};
 
 /// Init containers included. No node runs a pod of so many; one that is made to keep us busy is not worth the time.
 pub const MOST_CONTAINERS: usize = 256;
+/// How a warning begins that says why the first step is not held; the reason follows.
+pub const NOT_HELD: &str = "kickstand: the first step does not wait for its sidecars: ";
+/// How a warning begins that says why sidecars stay classic where native ones were asked for; the reason follows.
+pub const STAY_CLASSIC: &str = "kickstand: the declared sidecars stay classic: ";
 
 /// What the webhook knows beside the pod.
 #[derive(Clone, Debug)]
@@ -181,7 +185,7 @@ pub fn mutate(raw: &Value, options: &Options<'_>) -> Result<Mutation, serde_json
         Ok(waits_for) => Decision::Gated(waits_for),
         Err(why) => {
             if !why.is_silent() {
-                warnings.push(format!("kickstand: the first step does not wait for its sidecars: {why}"));
+                warnings.push(format!("{NOT_HELD}{why}"));
             }
             Decision::Ungated(why)
         }
@@ -189,7 +193,7 @@ pub fn mutate(raw: &Value, options: &Options<'_>) -> Result<Mutation, serde_json
     if settings.strategy == contract::Strategy::Native
         && let Err(why) = &moved
     {
-        warnings.push(format!("kickstand: the declared sidecars stay classic: {why}"));
+        warnings.push(format!("{STAY_CLASSIC}{why}"));
     }
     Ok(Mutation { patch: edit.into_patch(), decision, moved, brought_back, tekton_wait, warnings })
 }

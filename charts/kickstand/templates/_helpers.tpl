@@ -70,6 +70,16 @@ checksum/known-sidecars: {{ toJson .Values.knownSidecars | sha256sum }}
 {{ include "kickstand.fullname" . }}-controller
 {{- end -}}
 
+{{/* Everything of `helm test`, the namespace that it makes included: a name that nobody has by chance. */}}
+{{- define "kickstand.test" -}}
+{{ include "kickstand.fullname" . }}-helm-test
+{{- end -}}
+
+{{/* With watchNamespaces, one that is made for the test would not be covered. */}}
+{{- define "kickstand.testNamespace" -}}
+{{- .Values.test.namespace | default (first (.Values.watchNamespaces | default (list ""))) | default (include "kickstand.test" .) -}}
+{{- end -}}
+
 {{- define "kickstand.tlsSecret" -}}
 {{- if .Values.certificates.managed -}}
 {{ include "kickstand.fullname" . }}-webhook-tls
@@ -224,6 +234,11 @@ readinessProbe:
 {{- range .Values.watchNamespaces -}}
 {{- if has . (list "kube-system" $.Release.Namespace) -}}
 {{- fail (printf "watchNamespaces: %s cannot be covered: neither kube-system nor the release's own namespace ever is" .) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.test.namespace -}}
+{{- if or (has . (list "kube-system" $.Release.Namespace)) (and $.Values.watchNamespaces (not (has . $.Values.watchNamespaces))) -}}
+{{- fail (printf "test.namespace: %s is never covered: neither are kube-system and the release's own namespace, nor is one that is not in watchNamespaces" .) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq (int .Values.webhook.port) (int .Values.adminPort) -}}

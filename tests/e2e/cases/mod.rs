@@ -6,6 +6,7 @@ mod bounds;
 mod cancel;
 mod counts;
 mod defaults;
+mod doctor;
 mod gate;
 mod injected;
 mod istio;
@@ -159,6 +160,20 @@ pub(crate) fn all() -> Vec<Group> {
             cases: cases![
                 native::beside_tektons_defaults_ten_of_ten_runs_and_pods_succeed,
                 native::with_a_classic_sidecar_tektons_own_wait_stays,
+            ],
+        },
+        Group {
+            name: "doctor",
+            about: "Kickstand's and Tekton's defaults: pods are tried by dry runs, as `helm test` does",
+            flags: &[],
+            nop: TektonNop::Its,
+            strategy: Strategy::Default,
+            istio: false,
+            disturbing: false,
+            cases: cases![
+                doctor::helm_test_passes_twice_and_leaves_nothing,
+                doctor::a_webhook_that_takes_restart_policy_away_is_found_before_any_run,
+                doctor::a_namespace_that_is_not_covered_is_told_how_to_be,
             ],
         },
         Group {

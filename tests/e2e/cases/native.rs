@@ -15,7 +15,7 @@ use crate::harness::case::Strategy;
 use crate::harness::injector::STRIP;
 use crate::harness::install;
 use crate::harness::nodes;
-use crate::harness::pods::PodExt as _;
+use crate::harness::pods::PodExt;
 use crate::harness::scene::{PATIENCE, Run, STEP_FAILED, Scene};
 use crate::harness::taskrun::{Sidecar, TaskRun, ask};
 
@@ -228,7 +228,7 @@ pub(super) async fn both_attempts_of_a_retried_run_are_native_and_end(scene: &Sc
     let pods = state.pods();
     ensure!(pods.len() == 2, "the case is void: expected two attempts, seen {pods:?}");
     for pod in pods {
-        let ended = scene.wait_for_pod(pod, "it ends", |pod| pod.is_terminal()).await?;
+        let ended = scene.wait_for_pod(pod, "it ends", PodExt::is_terminal).await?;
         all_native(&ended, &[WEB])?;
         scene.was_not_stopped(pod)?;
     }

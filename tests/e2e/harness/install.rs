@@ -19,7 +19,7 @@ use super::tekton;
 
 pub(crate) const NAMESPACE: &str = "kickstand-system";
 const RELEASE: &str = "kickstand";
-const LEASE: &str = "kickstand-controller";
+pub(crate) const LEASE: &str = "kickstand-controller";
 
 /// The two Deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,13 @@ pub(crate) async fn refuse_somebody_elses(lab: &Lab) -> Result<()> {
 }
 
 pub(crate) async fn uninstall(lab: &Lab) -> Result<()> {
-    helm(lab, &["uninstall", RELEASE, "-n", NAMESPACE, "--wait", "--timeout", "3m"].map(str::to_owned)).await
+    helm(lab, &["uninstall", RELEASE, "-n", NAMESPACE, "--wait", "--timeout", "3m"].map(str::to_owned)).await?;
+    Ok(())
+}
+
+/// The chart's own test; returns what it said, its log included.
+pub(crate) async fn helm_test(lab: &Lab) -> Result<String> {
+    helm(lab, &["test", RELEASE, "-n", NAMESPACE, "--logs"].map(str::to_owned)).await
 }
 
 /// Whatever a case has done to it: installed, scaled as the chart says, answering.
@@ -221,7 +227,7 @@ fn image_values(key: &str, image: &str) -> Vec<String> {
     ]
 }
 
-async fn helm(lab: &Lab, args: &[String]) -> Result<()> {
+async fn helm(lab: &Lab, args: &[String]) -> Result<String> {
     let mut command = Command::new(&lab.options.helm);
     command.args(args);
     if let Some(kubeconfig) = &lab.options.kubeconfig {
@@ -236,5 +242,5 @@ async fn helm(lab: &Lab, args: &[String]) -> Result<()> {
         args.join(" "),
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
