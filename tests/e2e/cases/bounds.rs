@@ -51,9 +51,9 @@ pub(super) async fn where_quota_and_limits_just_fit_the_classic_pod_they_fit_the
         run.succeeds().await?;
         let pod = run.pod_ends_in("Succeeded").await?;
         if strategy == "native" {
-            all_native(&pod, &[WEB])?
+            all_native(&pod, &[WEB])?;
         } else {
-            all_classic(&pod, &[WEB])?
+            all_classic(&pod, &[WEB])?;
         }
         scene.was_held_until_ready(pod.name(), &[WEB])?;
     }
@@ -81,9 +81,9 @@ pub(super) async fn under_restricted_pod_security_both_strategies_hold_and_end(s
         let shape = pod.spec.as_ref().context("a pod without a spec")?;
         ensure!(shape.security_context.is_some(), "the case is void: the pod has no securityContext");
         if strategy == "native" {
-            all_native(&pod, &[WEB])?
+            all_native(&pod, &[WEB])?;
         } else {
-            all_classic(&pod, &[WEB])?
+            all_classic(&pod, &[WEB])?;
         }
         scene.was_held_until_ready(pod.name(), &[WEB])?;
     }
