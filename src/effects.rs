@@ -162,12 +162,17 @@ impl Effects {
         self.outcome(pod, kind, answer.map(|_| ()))
     }
 
-    /// Deletes this very pod, as it was seen.
+    /// Deletes this very pod, as it was seen, and at once: a kubelet that is given time for it reports the phase Failed
+    /// first, and Tekton, if it sees that, fails the run (seen on 1.15).
     async fn delete(&self, pod: &Pod) -> Outcome {
         let pods: Api<CorePod> = Api::namespaced(self.client.clone(), &pod.metadata.namespace);
         let (uid, version) = (pod.metadata.uid.clone(), pod.metadata.resource_version.clone());
         let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
         let answer = self.ask(|| pods.delete(&pod.metadata.name, &params)).await;
         self.outcome(pod, ActionKind::Replace, answer.map(|_| ()))
     }

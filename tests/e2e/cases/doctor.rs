@@ -46,7 +46,7 @@ where
 
 pub(super) async fn a_webhook_that_takes_restart_policy_away_is_found_before_any_run(scene: &Scene<'_>) -> Result<()> {
     scene.injector()?;
-    let (well, findings) = examine(scene, &scene.namespace, &[(STRIP, "true")]).await?;
+    let (well, findings) = examine(scene, &scene.namespace, &[(STRIP, "after")]).await?;
     ensure!(well, "expected no error, the pods are classic: {findings:#}");
     let native = finding(&findings, "native")?;
     let said = |key: &str| native[key].as_str().unwrap_or_default();

@@ -203,7 +203,7 @@ pub(crate) fn all() -> Vec<Group> {
                 native::of_two_native_servers_the_first_may_need_the_second,
                 native::a_one_shot_beside_a_server_leaves_both_classic_and_stopped,
                 native::a_native_server_that_exits_at_once_fails_no_run,
-                native::a_native_server_that_cannot_be_started_is_replaced_by_a_classic_one,
+                native::a_native_server_that_cannot_be_started_is_replaced_by_a_classic_one_five_times_of_five,
                 native::a_native_server_that_is_never_ready_is_given_up_at_the_gate_timeout,
                 native::a_startup_probe_or_a_post_start_hook_leaves_a_server_classic,
                 native::however_a_server_says_that_it_is_ready_it_is_native,

@@ -92,17 +92,23 @@ pub(super) async fn a_native_server_that_exits_at_once_fails_no_run(scene: &Scen
 }
 
 /// Without Kickstand, it passes: a classic sidecar that cannot be started has ended, and nobody waits for it.
-pub(super) async fn a_native_server_that_cannot_be_started_is_replaced_by_a_classic_one(
+pub(super) async fn a_native_server_that_cannot_be_started_is_replaced_by_a_classic_one_five_times_of_five(
     scene: &Scene<'_>,
 ) -> Result<()> {
-    let broken = Sidecar::server("web", 8001, 0).with(json!({ "command": ["/there-is-no-such-command"] }));
-    let run = scene.start(&TaskRun::new("broken").sidecar(broken).step("sleep 1")).await?;
-    run.succeeds().await?;
-    let pod = run.pod_ends().await?;
-    scene.note(format!("its pod ended {}", pod.phase()));
-    all_classic(&pod, &[WEB])?;
-    scene.event(pod.name(), Reason::PodReplaced).await?;
-    scene.event(pod.name(), Reason::GateOpenedUnready).await?;
+    let runs = (0..5).map(async |at| {
+        let broken = Sidecar::server("web", 8001, 0).with(json!({ "command": ["/there-is-no-such-command"] }));
+        let run = scene.start(&TaskRun::new(&format!("broken-{at}")).sidecar(broken).step("sleep 1")).await?;
+        let pod = run.pod().await?;
+        scene.event(&pod, Reason::PodReplaced).await?;
+        run.succeeds().await?;
+        let classic = scene.wait_for_pod(&pod, "it ends, the second of its name", |pod| {
+            pod.is_terminal() && !pod.classic().is_empty()
+        });
+        let classic = classic.await?;
+        scene.note(format!("{pod} ended {}", classic.phase()));
+        all_classic(&classic, &[WEB])
+    });
+    try_join_all(runs).await?;
     Ok(())
 }
 
